@@ -1,0 +1,57 @@
+# The same commands by hand and in CI. `make` alone lists them.
+
+# The first Python here that is new enough; `make PYTHON=/path/to/python3` chooses another.
+PYTHON ?= $(firstword $(foreach python,python3 python3.14 python3.13 python3.12 python3.11,$(shell \
+	$(python) -c 'import sys; print(sys.executable if sys.version_info >= (3, 11) else "")' 2>/dev/null)))
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+# Options for the command behind the target, as in `make demo ARGS="--seconds 20"`.
+ARGS ?=
+# How many random crash sequences `make soak` runs.
+SEEDS ?= 20
+
+.PHONY: help setup demo test check bench soak format clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup: $(STAMP) ## prepare .venv with everything pinned in constraints.txt
+
+demo: setup ## run the whole road on embedded servers; ARGS="--seconds 20" ends it by itself
+	@$(BIN)/tailrace demo $(ARGS)
+
+test: setup ## fetch the servers the tests need and run the tests
+	@$(BIN)/python -m tailrace.testing.servers
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: setup ## format, lint, types, layers
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy --strict
+	@$(BIN)/lint-imports
+
+bench: setup ## measure; prints a table and JSON
+	@$(BIN)/python -m tailrace.testing.servers
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+soak: setup ## crash it for as long as you like: SEEDS=100
+	@$(BIN)/python -m tailrace.testing.servers
+	@TAILRACE_SOAK_SEEDS=$(SEEDS) $(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
+
+format: setup ## rewrite the code as `make check` wants it
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean: ## remove .venv and everything the tools left
+	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "tailrace needs Python 3.11 or newer: install it, or say make PYTHON=/path/to/python3" >&2; exit 3; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments: install its venv package (Debian and Ubuntu: apt install python3-venv)" >&2; exit 3; }
+	@echo "tailrace: preparing .venv with $(PYTHON) (once, a few minutes; most of it is Spark)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[demo,test,dev]'
+	@touch $@
+	@echo "tailrace: ready"

@@ -1,0 +1,165 @@
+"""What the database's catalogs say: types, keys, tables, publications, slots. Parameters bound, names quoted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import TupleRow
+
+from tailrace.capture.postgres.connection import connect
+from tailrace.capture.postgres.messages import lsn_number
+from tailrace.capture.postgres.relations import TypeInfo
+from tailrace.config import redact
+from tailrace.errors import SetupError, SourceError
+
+MARK = "made by tailrace"
+"""The comment on publications that are ours to change."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table that a pattern matches. `identity`: whether updates and deletes can name their row."""
+
+    schema: str
+    table: str
+    identity: bool
+
+    @property
+    def name(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A replication slot as the server has it."""
+
+    plugin: str
+    database: str
+    active_pid: int | None
+    confirmed: int
+    lost: bool
+
+
+class PostgresCatalog:
+    """Look-ups on a plain connection that is opened when first needed and again when it broke."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._connection: psycopg.Connection[TupleRow] | None = None
+        self._types: dict[tuple[int, int], TypeInfo] = {}
+
+    def rows(self, query: str | sql.Composable, *parameters: Any) -> list[TupleRow]:
+        return self._run(lambda connection: connection.execute(query, parameters or None).fetchall())  # type: ignore[arg-type]
+
+    def execute(self, statement: str | sql.Composable, *parameters: Any) -> None:
+        self._run(lambda connection: connection.execute(statement, parameters or None))  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def type_info(self, oid: int, modifier: int) -> TypeInfo:
+        """A type's spelling, with domains followed to their base and arrays to their element."""
+        if (oid, modifier) not in self._types:
+            [(name,)] = self.rows("SELECT format_type(%s::oid, %s)", oid, modifier)
+            base, element, delimiter = self._resolve(oid)
+            self._types[oid, modifier] = TypeInfo(name, base, element, delimiter)
+        return self._types[oid, modifier]
+
+    def primary_key(self, oid: int) -> tuple[str, ...]:
+        found = self.rows(
+            "SELECT a.attname FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey) "
+            "WHERE i.indrelid = %s::oid AND i.indisprimary ORDER BY array_position(i.indkey::int2[], a.attnum)",
+            oid,
+        )
+        return tuple(name for (name,) in found)
+
+    def database(self) -> str:
+        [(name,)] = self.rows("SELECT current_database()")
+        return str(name)
+
+    def setting(self, name: str) -> str:
+        [(value,)] = self.rows("SELECT current_setting(%s)", name)
+        return str(value)
+
+    def current_position(self) -> str:
+        [(lsn,)] = self.rows(
+            "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END::text"
+        )
+        return str(lsn)
+
+    def can_replicate(self) -> bool:
+        [(allowed,)] = self.rows(
+            "SELECT bool_or(rolsuper OR rolreplication OR rolname IN ('rds_replication', 'cloudsqlreplication')) "
+            "FROM pg_roles WHERE pg_has_role(current_user, oid, 'MEMBER')"
+        )
+        return bool(allowed)
+
+    def tables(self) -> list[Table]:
+        """Every table a publication could carry, partitions represented by their root."""
+        found = self.rows(
+            "SELECT n.nspname, c.relname, c.relreplident = 'f' OR EXISTS (SELECT FROM pg_index i "
+            "  WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'i' THEN i.indisreplident "
+            "  WHEN 'd' THEN i.indisprimary ELSE false END) "
+            "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition "
+            "AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg_toast%%' "
+            "ORDER BY 1, 2"
+        )
+        return [Table(*row) for row in found]
+
+    def publication_tables(self, name: str) -> set[str] | None:
+        """Names of the tables in a publication; None where it does not exist."""
+        if not self.rows("SELECT FROM pg_publication WHERE pubname = %s", name):
+            return None
+        found = self.rows("SELECT schemaname || '.' || tablename FROM pg_publication_tables WHERE pubname = %s", name)
+        return {table for (table,) in found}
+
+    def publication_is_ours(self, name: str) -> bool:
+        found = self.rows(
+            "SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = %s", name
+        )
+        return found == [(MARK,)]
+
+    def slot(self, name: str) -> Slot | None:
+        found = self.rows(
+            "SELECT plugin, database, active_pid, confirmed_flush_lsn::text, coalesce(wal_status = 'lost', false) "
+            "FROM pg_replication_slots WHERE slot_name = %s AND slot_type = 'logical'",
+            name,
+        )
+        if not found:
+            return None
+        plugin, database, pid, confirmed, lost = found[0]
+        return Slot(plugin, database, pid, lsn_number(confirmed) if confirmed else 0, lost)
+
+    def _resolve(self, oid: int) -> tuple[int, int, str]:
+        """(base oid, element's base oid or 0, element delimiter)."""
+        [(kind, base, element, array, delimiter)] = self.rows(
+            "SELECT t.typtype, t.typbasetype, t.typelem, coalesce(e.typarray = t.oid, false), coalesce(e.typdelim, ',') "
+            "FROM pg_type t LEFT JOIN pg_type e ON e.oid = t.typelem WHERE t.oid = %s::oid",
+            oid,
+        )
+        if kind == "d":
+            return self._resolve(base)
+        if array:
+            return oid, self._resolve(element)[0], delimiter
+        return oid, 0, ","
+
+    def _run(self, action: Callable[[psycopg.Connection[TupleRow]], Any]) -> Any:
+        if self._connection is None or self._connection.closed:
+            self._connection = connect(self._dsn)
+        try:
+            return action(self._connection)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise SetupError(
+                "source.privilege", redact(str(error).strip()), hint="grant the role what the message names"
+            ) from error
+        except psycopg.OperationalError as error:
+            raise SourceError(
+                "source.disconnected", f"the database connection broke: {redact(str(error).strip())}", hint="it is retried"
+            ) from error

@@ -1,0 +1,203 @@
+"""Connections: the plain one for catalogs, and the replication one the stream is read from.
+
+Every session is pinned to the same output settings, because they change how values are spelled.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from array import array
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import make_conninfo
+from psycopg.rows import TupleRow
+
+from tailrace.capture.postgres.messages import lsn_text, status_update
+from tailrace.config import redact
+from tailrace.errors import SetupError, SourceError, TailraceError
+
+PINNED = {
+    "TimeZone": "UTC",
+    "DateStyle": "ISO, YMD",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "client_encoding": "UTF8",
+    "statement_timeout": "0",
+}
+CONNECT_TIMEOUT_S = 10
+_REFUSED = ("password authentication failed", "no password supplied", "no pg_hba.conf entry", "SSL", "certificate")
+_UNPRIVILEGED = ("replication role", "permission denied to start WAL sender", "REPLICATION")
+
+
+def connect(dsn: str) -> psycopg.Connection[TupleRow]:
+    """A plain autocommit connection for catalog look-ups."""
+    try:
+        connection = psycopg.connect(_conninfo(dsn), autocommit=True)
+    except psycopg.ProgrammingError as error:
+        raise _bad_dsn(error) from error
+    except psycopg.Error as error:
+        raise connect_error(str(error)) from error
+    for name, value in PINNED.items():
+        connection.execute("SELECT set_config(%s, %s, false)", (name, value))
+    return connection
+
+
+def connect_error(text: str) -> TailraceError:
+    """What a failed connection means: wait for a server that is away, stop for one that says no."""
+    text = redact(text.strip())
+    if any(part in text for part in _UNPRIVILEGED):
+        return SetupError(
+            "source.privilege",
+            f"the role may not replicate: {text}",
+            hint="ALTER ROLE … REPLICATION (on a hosted service: grant its replication role)",
+        )
+    if any(part in text for part in _REFUSED):
+        return SetupError(
+            "source.auth", f"the server refused the login: {text}", hint="check user, password, TLS options and pg_hba.conf"
+        )
+    if "does not exist" in text:
+        return SetupError("source.database_missing", text, hint="check the database name and role in source.dsn")
+    return SourceError(
+        "source.unreachable", f"cannot reach the database: {text}", hint="check host and port in source.dsn; it is retried"
+    )
+
+
+class ReplicationStream:
+    """A replication connection in copy mode. Not thread-safe."""
+
+    def __init__(self, dsn: str) -> None:
+        try:
+            conninfo = _conninfo(dsn, replication="database")
+        except psycopg.ProgrammingError as error:
+            raise _bad_dsn(error) from error
+        self._connection = pq.PGconn.connect(conninfo.encode())
+        if self._connection.status != pq.ConnStatus.OK:
+            text = self._connection.error_message.decode(errors="replace")
+            self._connection.finish()
+            raise connect_error(text)
+        for name, value in PINNED.items():
+            self.command(f"SET {name} = '{value}'")
+        self._poll = select.poll()
+        self._poll.register(self._connection.socket, select.POLLIN)
+
+    def command(self, statement: str) -> list[tuple[str | None, ...]]:
+        """Run a replication command; identifiers in it are quoted by the caller."""
+        result = self._connection.exec_(statement.encode())
+        if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.COPY_BOTH):
+            raise _command_error(result)
+        return [
+            tuple(None if (v := result.get_value(r, c)) is None else v.decode() for c in range(result.nfields))
+            for r in range(result.ntuples)
+        ]
+
+    def start(self, slot: str, lsn: int, publications: tuple[str, ...]) -> None:
+        """Begin streaming; from here on only `read` and `report` may be called."""
+        names = ",".join(quote_identifier(name) for name in publications).replace("'", "''")
+        self.command(
+            f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL {lsn_text(lsn)} "
+            f"(proto_version '1', publication_names '{names}', messages 'true')"
+        )
+        self._connection.nonblocking = 1
+
+    def wait(self, timeout_s: float) -> None:
+        """Until something arrives, or the time is over."""
+        if self._poll.poll(max(0, int(timeout_s * 1000))):
+            self._consume()
+
+    def read(self, data: bytearray, ends: array[int], limit: int) -> tuple[bool, memoryview | None]:
+        """Append WAL messages to `data` until nothing is buffered or `limit` bytes are there.
+
+        Returns (whether more is waiting, the newest keepalive seen).
+        """
+        get, pulse = self._connection.get_copy_data, None
+        size = len(data)
+        while size < limit:
+            count, message = get(1)
+            if count > 0:
+                if message[0] == 119:
+                    data += message
+                    size += count
+                    ends.append(size)
+                else:
+                    pulse = message
+                    return True, pulse
+            elif count == 0:
+                return False, pulse
+            else:
+                raise self._ended()
+        return True, pulse
+
+    def report(self, written: int, flushed: int) -> None:
+        """Tell the server what is durable (Law 1) and that we live."""
+        self._connection.put_copy_data(status_update(written, flushed, time.time()))
+        deadline = time.monotonic() + CONNECT_TIMEOUT_S
+        while self._connection.flush():
+            self._poll.poll(100)
+            self._consume()
+            if time.monotonic() > deadline:
+                raise SourceError("source.disconnected", "the server does not read our reports", hint="it is retried")
+
+    def close(self) -> None:
+        self._connection.finish()
+
+    def _consume(self) -> None:
+        try:
+            self._connection.consume_input()
+        except psycopg.Error as error:
+            raise _lost(str(error)) from error
+
+    def _ended(self) -> TailraceError:
+        result = self._connection.get_result()
+        if result is None or result.status == pq.ExecStatus.COMMAND_OK:
+            return _lost("the server ended the stream")
+        return _command_error(result)
+
+
+def quote_identifier(name: str) -> str:
+    """The one place identifiers are quoted for replication commands and DDL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _conninfo(dsn: str, **extra: str) -> str:
+    return make_conninfo(dsn, connect_timeout=CONNECT_TIMEOUT_S, application_name="tailrace", **extra)
+
+
+def _bad_dsn(error: psycopg.Error) -> SetupError:
+    return SetupError(
+        "source.dsn",
+        f"source.dsn is not a connection string: {redact(str(error).strip())}",
+        hint="write postgresql://user:password@host:port/database, or key=value pairs",
+    )
+
+
+def _lost(text: str) -> SourceError:
+    return SourceError(
+        "source.disconnected", f"the replication stream broke: {redact(text.strip())}", hint="it is reconnected"
+    )
+
+
+def _command_error(result: pq.abc.PGresult) -> TailraceError:
+    state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+    text = redact(result.error_message.decode(errors="replace").strip())
+    match state:
+        case "55006":
+            return SourceError(
+                "source.slot_in_use",
+                f"another client reads the replication slot: {text}",
+                hint="stop the other reader (see pg_stat_replication); it is retried",
+            )
+        case "42501":
+            return SetupError("source.privilege", text, hint="grant REPLICATION and SELECT to the role")
+        case "55000" | "58P01":
+            return SourceError(
+                "source.position_lost",
+                f"the server cannot give the changes after our position any more: {text}",
+                hint="the slot was invalidated: drop it and this source's log, then take the data anew",
+            )
+        case "57P01" | "57P02" | "57P03" | "08006" | "08P01":
+            return _lost(text)
+        case _:
+            return SourceError("source.protocol", f"the server refused: {text}", hint="see the server's log")

@@ -1,0 +1,167 @@
+"""Before the stream: settings, publications, the slot, and whether our position can still be served.
+
+Nothing is ever skipped here: a position the server cannot give is an error that names the repair, never a start
+"from now on".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from tailrace.capture.postgres.catalog import MARK, PostgresCatalog, Table
+from tailrace.capture.postgres.connection import ReplicationStream, quote_identifier
+from tailrace.capture.postgres.messages import lsn_number, lsn_text
+from tailrace.capture.postgres.patterns import TablePatterns
+from tailrace.errors import SetupError, SourceError
+
+INSERTS = "_inserts"
+"""Suffix of the publication for tables whose updates and deletes cannot name a row: it publishes inserts only."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """Who the server is: a position means something only there."""
+
+    system: str
+    timeline: str
+    database: str
+
+
+def identify(stream: ReplicationStream) -> Server:
+    [(system, timeline, _, database)] = stream.command("IDENTIFY_SYSTEM")
+    return Server(str(system), str(timeline), str(database))
+
+
+def check_settings(catalog: PostgresCatalog) -> None:
+    """The settings without which nothing can be captured."""
+    level = catalog.setting("wal_level")
+    if level != "logical":
+        raise SetupError(
+            "source.wal_level",
+            f"the server has wal_level = {level}; change data capture needs logical",
+            hint="ALTER SYSTEM SET wal_level = logical, then restart the server",
+        )
+    if not catalog.can_replicate():
+        raise SetupError(
+            "source.privilege",
+            "the role may not replicate",
+            hint="ALTER ROLE … REPLICATION (on a hosted service: grant its replication role)",
+        )
+
+
+def matching_tables(catalog: PostgresCatalog, patterns: TablePatterns) -> list[Table]:
+    """The tables to capture; a pattern that matches none is an error, because it is a typing mistake or a gap."""
+    tables = catalog.tables()
+    for pattern in patterns.unmatched((table.schema, table.table) for table in tables):
+        raise SetupError(
+            "source.table_missing",
+            f"no table matches {pattern!r}",
+            hint="create the table or correct source.tables; a pattern is schema.table, with * for any part",
+            where="spec.source.config.tables",
+        )
+    return [table for table in tables if patterns.match(table.schema, table.table)]
+
+
+def ensure_publications(catalog: PostgresCatalog, name: str, tables: list[Table]) -> tuple[str, ...]:
+    """The publications to read. Ours are created and kept up; someone else's is only checked."""
+    if catalog.publication_tables(name) is not None and not catalog.publication_is_ours(name):
+        _check_foreign(catalog, name, tables)
+        return (name,)
+    keyed = [table for table in tables if table.identity]
+    keyless = [table for table in tables if not table.identity]
+    _publish(catalog, name, keyed, "insert, update, delete, truncate")
+    if not keyless:
+        return (name,)
+    # An UPDATE of a published table without an identity fails in the user's own session: publish inserts only.
+    _publish(catalog, name + INSERTS, keyless, "insert, truncate")
+    return (name, name + INSERTS)
+
+
+def ensure_slot(
+    catalog: PostgresCatalog, stream: ReplicationStream, slot: str, server: Server, resume: Mapping[str, str] | None
+) -> int:
+    """The position to start at: the log's, once it is certain that the slot still has everything after it."""
+    _check_server(server, resume)
+    found = catalog.slot(slot)
+    if found is None:
+        if resume is not None:
+            raise _position_lost(f"the replication slot {slot!r} is gone", resume["lsn"])
+        return _create(stream, slot)
+    if found.plugin != "pgoutput" or found.database != server.database:
+        raise SetupError(
+            "source.slot_foreign",
+            f"the slot {slot!r} belongs to {found.plugin} in database {found.database!r}",
+            hint="choose another source.slot",
+        )
+    if found.lost:
+        raise _position_lost(f"the replication slot {slot!r} lost its WAL", resume["lsn"] if resume else "its start")
+    if resume is None:
+        return found.confirmed
+    position = lsn_number(resume["lsn"])
+    if found.confirmed > position:
+        # PostgreSQL would silently skip ahead to the slot's own position.
+        raise _position_lost(
+            f"the slot {slot!r} was moved to {lsn_text(found.confirmed)} by someone else", resume["lsn"]
+        )
+    return position
+
+
+def _check_server(server: Server, resume: Mapping[str, str] | None) -> None:
+    if resume is None or (resume["system"], resume["database"]) == (server.system, server.database):
+        return
+    raise SourceError(
+        "source.wrong_server",
+        f"the log continues database {resume['database']!r} of system {resume['system']}, "
+        f"this is {server.database!r} of system {server.system}",
+        hint="point source.dsn at the original server, or use another source id for this one",
+    )
+
+
+def _check_foreign(catalog: PostgresCatalog, name: str, tables: list[Table]) -> None:
+    published = catalog.publication_tables(name) or set()
+    missing = [table.name for table in tables if table.name not in published]
+    if missing:
+        raise SetupError(
+            "source.publication",
+            f"publication {name!r} does not contain {', '.join(missing)}",
+            hint=f"ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {', '.join(missing)}",
+        )
+
+
+def _publish(catalog: PostgresCatalog, name: str, tables: list[Table], operations: str) -> None:
+    existing = catalog.publication_tables(name)
+    if existing is None:
+        listed = sql.SQL("FOR TABLE {}").format(_names(tables)) if tables else sql.SQL("")
+        catalog.execute(
+            sql.SQL("CREATE PUBLICATION {} {} WITH (publish = {}, publish_via_partition_root = true)").format(
+                sql.Identifier(name), listed, sql.Literal(operations)
+            )
+        )
+        catalog.execute(sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(sql.Identifier(name), sql.Literal(MARK)))
+        return
+    if {table.name for table in tables} != existing:
+        kind = sql.SQL("SET TABLE {}").format(_names(tables)) if tables else None
+        if kind is not None:
+            catalog.execute(sql.SQL("ALTER PUBLICATION {} {}").format(sql.Identifier(name), kind))
+
+
+def _names(tables: list[Table]) -> sql.Composable:
+    return sql.SQL(", ").join(sql.Identifier(table.schema, table.table) for table in tables)
+
+
+def _create(stream: ReplicationStream, slot: str) -> int:
+    [(_, consistent_point, *_)] = stream.command(
+        f"CREATE_REPLICATION_SLOT {quote_identifier(slot)} LOGICAL pgoutput NOEXPORT_SNAPSHOT"
+    )
+    return lsn_number(str(consistent_point))
+
+
+def _position_lost(what: str, position: str) -> SourceError:
+    return SourceError(
+        "source.position_lost",
+        f"{what}: changes after {position} can no longer be read",
+        hint="remove this source's log and slot to start over; sinks then need the current rows once more",
+    )

@@ -1,0 +1,287 @@
+"""The open PostgreSQL source: reads the replication stream, decodes it, hands over whole transactions."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import time
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tailrace.capture.postgres import messages, setup
+from tailrace.capture.postgres.catalog import PostgresCatalog
+from tailrace.capture.postgres.connection import ReplicationStream
+from tailrace.capture.postgres.kernel import WAL_HEADER, Stop
+from tailrace.capture.postgres.patterns import TablePatterns
+from tailrace.capture.postgres.relations import Relations
+from tailrace.capture.postgres.rows import Rows
+from tailrace.contracts import Capture, LogState
+from tailrace.errors import SourceError
+from tailrace.schema import SchemaBook, TableSchema
+
+if TYPE_CHECKING:
+    from tailrace.capture.postgres import PostgresSource
+
+READ_BYTES = 1 << 20
+FRAME_BYTES = 8 << 20
+REPORT_S = 1.0
+IDLE_S = 10.0
+WAIT_S = 0.5
+
+
+@dataclass
+class Vitals:
+    """What the tap shows of the stream."""
+
+    received_lsn: int = 0
+    durable_lsn: int = 0
+    rows: int = 0
+    transactions: int = 0
+    last_commit_us: int = 0
+
+
+class PostgresStream:
+    """One connection's worth of the stream; after an error a new one is opened and resumes from the log."""
+
+    def __init__(self, config: PostgresSource, memory_bytes: int, group_commit_s: float) -> None:
+        self._config = config
+        self._group_commit_s = group_commit_s
+        # The arena, the frame made of it and its serialised form are alive at once.
+        self._rows = Rows(max(1 << 20, memory_bytes // 4))
+        self._patterns = TablePatterns(config.tables)
+        self._catalog = PostgresCatalog(config.conninfo())
+        self._stream: ReplicationStream | None = None
+        self._position = self._idle_lsn = 0
+        self._stopping = False
+        self._new_schemas: dict[int, TableSchema] = {}
+        self.vitals = Vitals()
+        self.warnings: list[str] = []
+
+    def stop(self) -> None:
+        """End `batches` after the transactions that are already complete. Safe in a signal handler."""
+        self._stopping = True
+
+    def close(self) -> None:
+        self._catalog.close()
+        if self._stream is not None:
+            self._stream.close()
+
+    def acknowledge(self, resume: Mapping[str, str]) -> None:
+        """Law 1: called with what the log holds durably; only this moves what the server may forget."""
+        self.vitals.durable_lsn = messages.lsn_number(resume["lsn"])
+
+    def batches(self, after: LogState) -> Iterator[Capture]:
+        """Whole transactions, parts of one too large for memory, and idle positions, until `stop`."""
+        stream = self._open(after)
+        yield Capture(None, self._resume(self._position))
+        while not self._stopping:
+            data, ends = bytearray(), array("q")
+            more, pulse = stream.read(data, ends, READ_BYTES)
+            yield from self._decode(data, ends)
+            if pulse is not None:
+                self._hear(messages.keepalive(pulse))
+            yield from self._due(more)
+            self._report(stream)
+            if not more:
+                yield Capture(None, None)  # a breath: the tap looks after status and retention
+                stream.wait(self._patience())
+        yield from self._finished()
+        self._report(stream, now=True)
+
+    def settled(self) -> str:
+        """The position up to which everything committed is in the log, whether or not it had rows for us."""
+        pending = self._rows.count or self._rows.finished or self._rows.in_transaction
+        return messages.lsn_text(self._position if pending else max(self._position, self._idle_lsn))
+
+    def keep_alive(self) -> None:
+        """Tell the server we live while the tap waits for room in the log; nothing is read meanwhile."""
+        if self._stream is not None:
+            self._report(self._stream)
+
+    # -- opening ---------------------------------------------------------------------------------------------
+
+    def _open(self, after: LogState) -> ReplicationStream:
+        setup.check_settings(self._catalog)
+        tables = setup.matching_tables(self._catalog, self._patterns)
+        publications = setup.ensure_publications(self._catalog, self._config.publication_name, tables)
+        self.warnings = [
+            f"{table.name} has no primary key or replica identity: its inserts are captured, updates and deletes are not"
+            for table in tables
+            if not table.identity
+        ]
+        self._stream = stream = ReplicationStream(self._config.conninfo())
+        self._server = setup.identify(stream)
+        slot = self._config.slot_name
+        self._position = setup.ensure_slot(self._catalog, stream, slot, self._server, after.resume)
+        self._book = SchemaBook(after.schemas)
+        self._relations = Relations(self._server.database, self._book, self._catalog, self._patterns.match)
+        self._idle_lsn = self._position
+        self._last_flush = self._last_idle = self._last_report = 0.0
+        self._reply_wanted = False
+        stream.start(slot, self._position, publications)
+        return stream
+
+    def _resume(self, lsn: int) -> dict[str, str]:
+        self._position = lsn
+        return {
+            "lsn": messages.lsn_text(lsn),
+            "system": self._server.system,
+            "timeline": self._server.timeline,
+            "database": self._server.database,
+        }
+
+    # -- decoding --------------------------------------------------------------------------------------------
+
+    def _decode(self, data: bytearray, ends: array[int]) -> Iterator[Capture]:
+        if not ends:
+            return
+        buffer, limits = np.frombuffer(data, dtype=np.uint8), np.frombuffer(ends, dtype=np.int64)
+        following = 0
+        while True:
+            stop, following = self._rows.decode(buffer, limits, following, self._relations)
+            match stop:
+                case Stop.END:
+                    break
+                case Stop.LOOK:
+                    yield from self._look(bytes(data[_start(ends, following) : ends[following]]))
+                    following += 1
+                case Stop.FULL:
+                    yield from self._make_room()
+                case Stop.UNKNOWN:
+                    raise SourceError(
+                        "source.protocol",
+                        "the server sent a row of a table it never described",
+                        hint="restart the tap; if it comes back, please report it",
+                    )
+        head = _start(ends, len(ends) - 1) - WAL_HEADER
+        self.vitals.received_lsn = max(self.vitals.received_lsn, int.from_bytes(data[head + 9 : head + 17], "big"))
+
+    def _look(self, message: bytes) -> Iterator[Capture]:
+        """The messages that are rare enough for Python."""
+        match chr(message[0]):
+            case "R":
+                schema = self._relations.announce(messages.relation(message))
+                self._note(schema)
+            case "O":
+                self._rows.set_origin(messages.origin(message))
+            case "T":
+                yield from self._truncate(messages.truncate(message))
+            case "M":
+                yield from self._message(messages.message(message))
+            case "Y":
+                pass  # a type's name: the catalog tells more
+            case kind:
+                raise SourceError(
+                    "source.protocol", f"unknown replication message {kind!r}", hint="use PostgreSQL 15 to 18"
+                )
+
+    def _truncate(self, truncate: messages.Truncate) -> Iterator[Capture]:
+        headers = {"cascade": str(truncate.cascade).lower(), "restart_identity": str(truncate.restart_identity).lower()}
+        for oid in truncate.oids:
+            schema = self._relations.get(oid)
+            if schema is not None:
+                yield from self._room_for(4096)
+                self._rows.add("t", schema, None, headers)
+
+    def _message(self, message: messages.Message) -> Iterator[Capture]:
+        schema = self._relations.message_schema(message.prefix)
+        self._note(schema)
+        after = message_text(message.content)
+        yield from self._room_for(len(after) * 4 + 4096)
+        if message.transactional:
+            self._rows.add("m", schema, after, None)
+            return
+        self._rows.begin(message.lsn, int(time.time() * 1e6))
+        self._rows.add("m", schema, after, None)
+        self._rows.commit(message.lsn + 1)  # resuming at the message itself would send it again
+
+    def _note(self, schema: TableSchema | None) -> None:
+        if schema is not None:
+            self._new_schemas[schema.id] = schema
+
+    # -- handing over ----------------------------------------------------------------------------------------
+
+    def _room_for(self, size: int) -> Iterator[Capture]:
+        while not self._rows.fits(size):
+            yield from self._make_room(size)
+
+    def _make_room(self, size: int | None = None) -> Iterator[Capture]:
+        """Hand over finished transactions; failing that a part of the open one; failing that take more memory."""
+        if self._rows.finished:
+            yield from self._finished()
+        elif self._rows.count:
+            self.vitals.rows += self._rows.count
+            frame, xids = self._rows.take_open()
+            yield Capture(frame, None, self._take_schemas(), xids)
+        else:
+            self._rows.grow(size)
+
+    def _due(self, more: bool) -> Iterator[Capture]:
+        """Group commit: at once after a pause, else every `group_commit`, seldom while the stream is a flood."""
+        now = time.monotonic()
+        pause = self._group_commit_s * (4 if more else 1)
+        if self._rows.finished and (self._rows.done_bytes >= FRAME_BYTES or now >= self._last_flush + pause):
+            yield from self._finished()
+        idle = self._reply_wanted or now >= self._last_idle + IDLE_S
+        if idle and self._idle_lsn > self._position and not self._rows.count and not self._rows.in_transaction:
+            self._last_idle = now
+            yield Capture(None, self._resume(self._idle_lsn))
+
+    def _finished(self) -> Iterator[Capture]:
+        if not self._rows.finished:
+            return
+        vitals, rows, end = self.vitals, self._rows.done, self._rows.end_lsn
+        vitals.transactions += self._rows.finished
+        vitals.last_commit_us = self._rows.last_commit_us
+        frame, xids = self._rows.take_finished()
+        self._last_flush = time.monotonic()
+        self._idle_lsn = max(self._idle_lsn, end)
+        if frame is not None:
+            vitals.rows += rows
+            yield Capture(frame, self._resume(end), self._take_schemas(), xids)
+
+    def _take_schemas(self) -> tuple[TableSchema, ...]:
+        schemas, self._new_schemas = tuple(self._new_schemas.values()), {}
+        return schemas
+
+    def _patience(self) -> float:
+        """How long to sleep on the socket without delaying a group commit or a report."""
+        if not self._rows.finished:
+            return WAIT_S
+        return max(0.0, self._last_flush + self._group_commit_s - time.monotonic())
+
+    # -- talking back ----------------------------------------------------------------------------------------
+
+    def _hear(self, pulse: messages.Keepalive) -> None:
+        self.vitals.received_lsn = max(self.vitals.received_lsn, pulse.wal_end)
+        self._reply_wanted = self._reply_wanted or pulse.reply
+        if not self._rows.in_transaction:
+            self._idle_lsn = max(self._idle_lsn, pulse.wal_end)
+
+    def _report(self, stream: ReplicationStream, *, now: bool = False) -> None:
+        clock = time.monotonic()
+        if now or self._reply_wanted or clock >= self._last_report + REPORT_S:
+            stream.report(self.vitals.durable_lsn, self.vitals.durable_lsn)
+            self._last_report, self._reply_wanted = clock, False
+
+
+def message_text(content: bytes) -> str:
+    """A logical message's content as a row image: a JSON object as it is, anything else in one field."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return json.dumps({"content_base64": base64.b64encode(content).decode()})
+    with contextlib.suppress(ValueError):
+        if isinstance(json.loads(text), dict):
+            return text.replace("\n", " ").replace("\r", " ").strip()
+    return json.dumps({"content": text}, ensure_ascii=False)
+
+
+def _start(ends: array[int], index: int) -> int:
+    """Where message `index`'s pgoutput part begins."""
+    return (ends[index - 1] if index else 0) + WAL_HEADER

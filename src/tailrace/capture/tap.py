@@ -1,0 +1,171 @@
+"""The tap: one process per source that copies its changes to the log, and is safe to kill at any instant.
+
+    python -m tailrace.capture.tap < request.json
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tailrace import lifeline
+from tailrace.changelog import Bounds, LogWriter, Verdict, enforce
+from tailrace.contracts import Source
+from tailrace.errors import Action, LogError, TailraceError, decide
+from tailrace.registry import SOURCES
+
+STATUS_S = 0.5
+RETENTION_S = 10.0
+BLOCKED_S = 1.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a tap is told on its standard input, so that no secret stands in arguments or the environment."""
+
+    type: str
+    config: dict[str, Any]
+    log_path: str
+    status_path: str
+    parent: int
+    memory_bytes: int
+    group_commit_s: float
+    segment_bytes: int
+    retention_bytes: int
+    retention_age_s: float
+    retry_initial_s: float
+    retry_max_s: float
+    retry_jitter: float
+
+
+def capture(source: Source, log: LogWriter, pause: Callable[[], None]) -> None:
+    """Copy changes from `source` to `log` until the source ends."""
+    for batch in source.batches(after=log.state()):
+        log.append(batch)
+        if batch.resume is not None:
+            source.acknowledge(batch.resume)  # Law 1: durable first.
+        pause()
+
+
+class Tap:
+    """Runs `capture` again and again: reconnects what time can heal, stops on everything else."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._source: Any = None
+        self._stopping = False
+        self._waits = 0
+        self._last_retention = 0.0
+        self._last_status = 0.0
+        self._captured_rows = 0
+
+    def stop(self) -> None:
+        """Drain: finish what is complete, acknowledge it, end."""
+        self._stopping = True
+        if self._source is not None:
+            self._source.stop()
+
+    def run(self) -> None:
+        """Until stopped, or an error that waiting cannot heal, which is raised."""
+        while not self._stopping:
+            try:
+                self._run_once()
+            except TailraceError as error:
+                if decide(error) is Action.STOP:
+                    raise
+                self._wait_before_retry(error)
+        self._publish("stopped")
+
+    def _run_once(self) -> None:
+        request = self._request
+        with contextlib.closing(
+            LogWriter(request.log_path, request.config["id"], segment_bytes=request.segment_bytes)
+        ) as log:
+            model = SOURCES.load(request.type).model_validate(request.config)
+            self._source = model.open(request.memory_bytes, request.group_commit_s)  # type: ignore[attr-defined]
+            if self._stopping:
+                return
+            try:
+                capture(self._source, log, self._between)
+            finally:
+                self._captured_rows += self._source.vitals.rows
+                self._source.vitals.rows = 0
+                self._source.close()
+
+    def _between(self) -> None:
+        """After each append: status, retention, and the wait while the log is full of what sinks still need."""
+        self._waits = 0
+        now = time.monotonic()
+        if now >= self._last_status + STATUS_S:
+            self._publish("running")
+        if now >= self._last_retention + RETENTION_S:
+            self._last_retention = now
+            while (verdict := self._enforce()).blocked_by and not self._stopping:
+                self._publish("blocked", blocked_by=list(verdict.blocked_by), log_bytes=verdict.bytes)
+                self._source.keep_alive()
+                time.sleep(BLOCKED_S)
+
+    def _enforce(self) -> Verdict:
+        bounds = Bounds(self._request.retention_bytes, self._request.retention_age_s)
+        return enforce(self._request.log_path, bounds)
+
+    def _wait_before_retry(self, error: TailraceError) -> None:
+        request = self._request
+        wait = min(request.retry_max_s, request.retry_initial_s * 2**self._waits)
+        wait *= 1 + random.uniform(-request.retry_jitter, request.retry_jitter)
+        self._waits += 1
+        self._publish("waiting", error=error.as_dict(), retry_in_s=round(wait, 1))
+        deadline = time.monotonic() + wait
+        while not self._stopping and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def _publish(self, state: str, **more: Any) -> None:
+        self._last_status = time.monotonic()
+        vitals = asdict(self._source.vitals) if self._source is not None else {}
+        if self._source is not None:
+            vitals |= {"warnings": self._source.warnings, "settled": self._source.settled()}
+            vitals["rows"] += self._captured_rows
+        status = {"state": state, "pid": os.getpid(), "at": time.time(), **vitals, **more}
+        write_status(Path(self._request.status_path), status)
+
+
+def write_status(path: Path, status: dict[str, Any]) -> None:
+    """Replace a small status file; readers see the old or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(status))
+    temporary.replace(path)
+
+
+def main() -> int:
+    """Run one tap; the last status names the error it stopped for."""
+    request = Request(**json.load(sys.stdin))
+    lifeline.hold(request.parent)
+    tap = Tap(request)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: tap.stop())
+    try:
+        tap.run()
+    except TailraceError as error:
+        status = {"state": "failed", "pid": os.getpid(), "at": time.time(), "error": error.as_dict()}
+        write_status(Path(request.status_path), status)
+        return error.exit_code
+    except OSError as error:
+        failure = LogError("log.io", f"the change log cannot be written: {error}", hint="check the data directory")
+        status = {"state": "failed", "pid": os.getpid(), "at": time.time(), "error": failure.as_dict()}
+        write_status(Path(request.status_path), status)
+        return failure.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

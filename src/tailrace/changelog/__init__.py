@@ -1,0 +1,24 @@
+"""The change log: ordered, immutable, replayable.
+
+`LogWriter.append` returns when a capture is durable; `LogReader` plans ranges, `read_slice` reads them in tasks.
+"""
+
+from tailrace.changelog.reader import Limits, LogReader, Pending, head
+from tailrace.changelog.retention import Bounds, Subscriber, Subscribers, Verdict, enforce
+from tailrace.changelog.slices import Slice, read_slice
+from tailrace.changelog.writer import LogWriter
+
+__all__ = [
+    "Bounds",
+    "Limits",
+    "LogReader",
+    "LogWriter",
+    "Pending",
+    "Slice",
+    "Subscriber",
+    "Subscribers",
+    "Verdict",
+    "enforce",
+    "head",
+    "read_slice",
+]

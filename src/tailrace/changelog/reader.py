@@ -1,0 +1,239 @@
+"""Reading the log: plan ranges on the driver, read slices in tasks. The same range reads the same for ever (Law 2)."""
+
+from __future__ import annotations
+
+import bisect
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tailrace.change import LANES
+from tailrace.changelog import frames, manifest
+from tailrace.changelog.manifest import FrameRef, Header, Line
+from tailrace.changelog.slices import Part, Slice
+from tailrace.changelog.storage import Directory
+from tailrace.errors import LogError
+from tailrace.schema import TableSchema
+
+WINDOW_LINES = 20_000
+"""Lines a reader holds at most; it forgets what is behind it and reads on, so memory is bounded for any backlog."""
+
+ONE_TASK_ROWS = 5_000
+"""A range of fewer rows is one task: starting a second costs more than it saves."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of one batch. A transaction larger than the bounds is one batch, unless `respect_source_tx` is off."""
+
+    max_events: int = 200_000
+    max_bytes: int = 64 << 20
+    respect_source_tx: bool = True
+
+
+@dataclass(frozen=True)
+class Pending:
+    """What waits after an offset; `oldest_us` is when the oldest of it was appended, None when nothing waits."""
+
+    rows: int
+    bytes: int
+    oldest_us: int | None
+
+
+class LogReader:
+    """A view of a log's committed lines from `start` (default: the oldest retained) on."""
+
+    def __init__(self, path: str | os.PathLike[str], start: int | None = None) -> None:
+        self.storage = Directory(path)
+        self._lines: list[Line] = []
+        self._schemas: dict[int, TableSchema] = {}
+        self._open(start)
+        self.refresh()
+
+    @property
+    def earliest(self) -> int:
+        """The oldest retained offset."""
+        return self._earliest()
+
+    @property
+    def end(self) -> int:
+        """The offset after the newest change this reader has seen."""
+        return self._end
+
+    @property
+    def lines(self) -> list[Line]:
+        return list(self._lines)
+
+    @property
+    def schemas(self) -> dict[int, TableSchema]:
+        return dict(self._schemas)
+
+    def refresh(self) -> None:
+        """See what was committed since. Cheap when nothing was: one `stat`."""
+        if len(self._lines) >= WINDOW_LINES:
+            return
+        for entry in self._tail.entries():
+            if isinstance(entry, Header):
+                self._schemas |= {schema.id: schema for schema in entry.schemas}
+            if isinstance(entry, Line):
+                self._add(entry)
+            if len(self._lines) >= WINDOW_LINES:
+                return
+
+    def forget(self, before: int) -> None:
+        """Let go of lines that end at or below `before`."""
+        keep = bisect.bisect_right(self._lines, before, key=lambda line: line.end)
+        del self._lines[:keep]
+
+    def pending(self, start: int) -> Pending:
+        """How much waits at and after `start`."""
+        lines = self._after(start)
+        if not lines:
+            return Pending(0, 0, None)
+        return Pending(self._end - max(start, lines[0].base), sum(line.bytes for line in lines), lines[0].at_us)
+
+    def cut(self, start: int, limits: Limits) -> int:
+        """Where a batch that begins at `start` ends: a transaction's end, within `limits` where one fits (Law 8)."""
+        end, room = start, limits.max_bytes
+        for line in self._after(start):
+            whole = end <= line.base
+            if whole and line.end - start <= limits.max_events and line.bytes <= room:
+                end, room = line.end, room - line.bytes
+                continue
+            return end if end > start else self._cut_inside(line, start, limits)
+        return end
+
+    def slices(self, start: int, end: int, tasks: int) -> list[Slice]:
+        """The range `[start, end)` as one slice per task; whole lanes each, so order per key needs no shuffle."""
+        self._require(start, end)
+        lines = [line for line in self._after(start) if line.base < end]
+        rows = sum(line.rows for line in lines)
+        alone = tasks <= 1 or rows < ONE_TASK_ROWS or any(line.ordered for line in lines)
+        groups = [(0, LANES)] if alone else _lane_groups(tasks)
+        used = {table for line in lines for table in line.tables}
+        names = {
+            schema.id: (schema.database, schema.schema, schema.table)
+            for schema in self._schemas.values()
+            if schema.id in used
+        }
+        parts = [_part(line, frame, start, end) for line in lines for frame in line.frames]
+        return [Slice(str(self.storage.root), self.source, names, tuple(parts), low, high) for low, high in groups]
+
+    def _open(self, start: int | None) -> None:
+        headers = self._headers()
+        if not headers:
+            raise LogError(
+                "log.missing",
+                f"there is no change log in {self.storage.root}",
+                hint="start the pipeline: its tap creates the log",
+            )
+        below = [pair for pair in headers if start is None or pair[1].base <= start]
+        name, header = headers[0] if start is None or not below else below[-1]
+        self.log_id, self.source, self._end = header.log_id, header.source, header.base
+        self._tail = manifest.Tail(self.storage, file=name)
+        self._first_file: tuple[str, int] | None = None
+
+    def _headers(self) -> list[tuple[str, Header]]:
+        found = ((name, manifest.header_of(self.storage, name)) for name in self.storage.list(manifest.FOLDER))
+        return [(name, header) for name, header in found if header is not None]
+
+    def _earliest(self) -> int:
+        names = self.storage.list(manifest.FOLDER)
+        if self._first_file is None or self._first_file[0] != names[0]:
+            header = manifest.header_of(self.storage, names[0])
+            self._first_file = (names[0], header.base if header else 0)
+        return self._first_file[1]
+
+    def _add(self, line: Line) -> None:
+        self._schemas |= {schema.id: schema for schema in line.schemas}
+        self._end = line.end
+        if line.rows:
+            self._lines.append(line)
+
+    def _after(self, start: int) -> list[Line]:
+        return self._lines[bisect.bisect_right(self._lines, start, key=lambda line: line.end) :]
+
+    def _require(self, start: int, end: int) -> None:
+        held = self._lines[0].base if self._lines else self._end
+        if start < held and start < self.earliest:
+            raise LogError(
+                "log.expired",
+                f"offsets {start} to {self.earliest} are no longer in the log",
+                hint="raise log.retention or mark the sink required; then resync this sink from a snapshot",
+                where=str(self.storage.root),
+            )
+        if start < held:
+            self._lines, self._schemas = [], {}
+            self._open(start)
+            self.refresh()
+        if end > self._end:
+            self.refresh()
+        if end > self._end:
+            raise LogError(
+                "log.replaced",
+                f"the log ends at {self._end}, before offset {end}",
+                hint="the log was recreated or restored: delete the sink's checkpoint to start over on this log",
+                where=str(self.storage.root),
+            )
+
+    def _cut_inside(self, line: Line, start: int, limits: Limits) -> int:
+        ends = list(self._transaction_ends(line))
+        first = next((end for end, _ in ends if end > start), line.end)
+        begun = next((size for end, size in reversed(ends) if end <= start), 0)
+        fitting = [
+            end
+            for end, size in ends
+            if end > start and end - start <= limits.max_events and size - begun <= limits.max_bytes
+        ]
+        if fitting:
+            return fitting[-1]
+        if limits.respect_source_tx:
+            return first
+        by_bytes = max(1, limits.max_bytes * line.rows // max(1, line.bytes))
+        return min(first, start + min(limits.max_events, by_bytes))
+
+    def _transaction_ends(self, line: Line) -> Iterator[tuple[int, int]]:
+        """(offset, bytes so far) after each transaction of a line."""
+        behind = 0
+        for frame in line.frames:
+            buffer = self.storage.read(frame.segment, frame.offset, frame.length)
+            txs = frames.decode_txs(buffer)
+            for row, size in zip(txs.column("end_row").to_pylist(), txs.column("end_bytes").to_pylist(), strict=True):
+                if row >= 0:
+                    yield line.base + frame.row + row, behind + size
+            behind += frame.length
+
+
+def head(path: str | os.PathLike[str]) -> int:
+    """The offset after the log's newest change."""
+    storage = Directory(path)
+    for name in reversed(storage.list(manifest.FOLDER)):
+        tail = manifest.Tail(storage, file=name)
+        ends = [
+            entry.end if isinstance(entry, Line) else entry.base
+            for entry in tail.entries()
+            if isinstance(entry, Line | Header)
+        ]
+        if ends:
+            return ends[-1]
+    return 0
+
+
+def _part(line: Line, frame: FrameRef, start: int, end: int) -> Part:
+    return Part(
+        segment=frame.segment,
+        offset=frame.offset,
+        length=frame.length,
+        checksum=frame.checksum,
+        base=line.base + frame.row,
+        lanes=tuple(frame.lane_offsets()),
+        low=start if start > line.base else None,
+        high=end if end < line.end else None,
+        captured_us=line.at_us,
+        spilled_tx_rows=line.spilled_tx_rows,
+    )
+
+
+def _lane_groups(tasks: int) -> list[tuple[int, int]]:
+    tasks = min(tasks, LANES)
+    return [(LANES * task // tasks, LANES * (task + 1) // tasks) for task in range(tasks)]

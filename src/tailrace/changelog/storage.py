@@ -1,0 +1,153 @@
+"""The narrow door to where a log's bytes live. Readers and the writer know only these calls.
+
+Today's home is a local (or mounted) directory. A name is a relative path; `append` and `replace` return only when
+the bytes and the name are durable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from tailrace.errors import LogError
+
+
+class Directory:
+    """A log's files under one directory."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root)
+        self._open: dict[str, int] = {}
+
+    def list(self, folder: str) -> list[str]:
+        """Names in `folder`, sorted; empty where there is none."""
+        try:
+            entries = sorted(os.listdir(self.root / folder))
+        except FileNotFoundError:
+            return []
+        return [f"{folder}/{name}" for name in entries if not name.startswith(".")]
+
+    def exists(self, name: str) -> bool:
+        return (self.root / name).exists()
+
+    def size(self, name: str) -> int:
+        return (self.root / name).stat().st_size
+
+    def read(self, name: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
+        """A range of a file, mapped rather than copied where it is large."""
+        path = self.root / name
+        length = path.stat().st_size - offset if length is None else length
+        if length == 0:
+            return pa.py_buffer(b"")
+        with pa.memory_map(str(path)) as mapped:
+            mapped.seek(offset)
+            return mapped.read_buffer(length)
+
+    def tail(self, name: str, offset: int) -> bytes:
+        """What was appended after `offset`, read by a file handle: a mapping would not see growth."""
+        with open(self.root / name, "rb") as file:
+            file.seek(offset)
+            return file.read()
+
+    def append(self, name: str, *parts: bytes | pa.Buffer) -> None:
+        """Add `parts` at the end; not durable before `sync`."""
+        view = [memoryview(part) for part in parts]
+        fd = self._handle(name)
+        with _space_errors(self.root):
+            while view:
+                written = os.writev(fd, view)
+                view = _rest(view, written)
+
+    def sync(self, name: str) -> None:
+        """Make everything appended to `name` durable."""
+        with _space_errors(self.root):
+            os.fdatasync(self._handle(name))
+
+    def truncate(self, name: str, size: int) -> None:
+        os.truncate(self.root / name, size)
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write a whole small file atomically and durably."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_directory(path.parent)
+
+    def delete(self, name: str) -> None:
+        self.finish(name)
+        (self.root / name).unlink(missing_ok=True)
+
+    def finish(self, name: str) -> None:
+        """Close the append handle of `name`, if there is one."""
+        fd = self._open.pop(name, None)
+        if fd is not None:
+            os.close(fd)
+
+    def close(self) -> None:
+        for name in list(self._open):
+            self.finish(name)
+
+    def lock(self, name: str) -> int | None:
+        """Take the exclusive lock `name`; None while another process holds it. Closing the fd releases it."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        fd = os.open(self.root / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        return fd
+
+    def _handle(self, name: str) -> int:
+        fd = self._open.get(name)
+        if fd is None:
+            path = self.root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = not path.exists()
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._open[name] = fd
+            if fresh:
+                sync_directory(path.parent)
+        return fd
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _rest(view: list[memoryview], written: int) -> list[memoryview]:
+    while view and written >= len(view[0]):
+        written -= len(view.pop(0))
+    if view and written:
+        view[0] = view[0][written:]
+    return view
+
+
+@contextlib.contextmanager
+def _space_errors(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise LogError(
+            "log.no_space",
+            f"no space left for the change log in {root}",
+            hint="free disk space or lower log.retention.max_bytes; capture waits and loses nothing",
+        ) from error

@@ -1,0 +1,38 @@
+"""The ground every configuration model stands on: frozen, picklable, and deaf to keys it does not know."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Model(BaseModel):
+    """Configuration, its documentation and its JSON schema at once.
+
+    A value is never shown in a validation error, because it may be a secret. Python callers may pass what
+    converts without loss (a list for a tuple); documents go through `from_document`, which is strict.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
+
+    @classmethod
+    def from_document(cls, data: object) -> Self:
+        """Validate parsed YAML: numbers are not texts, texts are not numbers, lists may fill tuples."""
+        return cls.model_validate_json(json.dumps(data), strict=True)
+
+    @classmethod
+    def kind_of(cls, key: str, data: Mapping[str, object]) -> Any:
+        """The annotation of `key` as a document spells it, or None. `data` holds its siblings, for models
+        in which one key decides the type of another."""
+        for name, field in cls.model_fields.items():
+            if key == (field.alias or name):
+                return field.rebuild_annotation()
+        return None
+
+    @classmethod
+    def document_keys(cls) -> list[str]:
+        """The keys of this model as a document spells them."""
+        return [field.alias or name for name, field in cls.model_fields.items()]

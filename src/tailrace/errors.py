@@ -1,0 +1,95 @@
+"""Every error Tailrace raises on purpose, and the one place that decides what follows from it.
+
+    TailraceError
+    ├── ConfigError    a document is wrong                      exit 2
+    ├── SetupError     the machine or a server is not ready     exit 3
+    ├── SourceError    the database                             exit 1
+    ├── LogError       the change log                           exit 1
+    ├── SparkError     the Spark session or a query             exit 1
+    └── SinkError      the place the changes go to              exit 1
+
+An error carries a stable `code`, a `hint` that names the way out, and where it happened. Callers branch on
+`code` and attributes, never on the text.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, ClassVar
+
+
+class Action(Enum):
+    """What the supervisor does about an error."""
+
+    RETRY = "retry"
+    STOP = "stop"
+
+
+class TailraceError(Exception):
+    """The root: `code` is stable, `message` is for people, `hint` says what to do next."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, code: str, message: str, *, hint: str = "", where: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.hint = hint
+        self.where = where
+
+    def __str__(self) -> str:
+        place = f" ({self.where})" if self.where else ""
+        return f"{self.message}{place}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.as_dict())
+
+    def as_dict(self) -> dict[str, str]:
+        """The error as plain data, for `--json`, status files and crossing process borders."""
+        return {"code": self.code, "message": self.message, "hint": self.hint, "where": self.where}
+
+
+class ConfigError(TailraceError):
+    exit_code = 2
+
+
+class SetupError(TailraceError):
+    exit_code = 3
+
+
+class SourceError(TailraceError):
+    pass
+
+
+class LogError(TailraceError):
+    pass
+
+
+class SparkError(TailraceError):
+    pass
+
+
+class SinkError(TailraceError):
+    pass
+
+
+RETRYABLE = frozenset(
+    {
+        "source.unreachable",
+        "source.slot_in_use",
+        "source.disconnected",
+        "log.no_space",
+        "sink.unavailable",
+    }
+)
+
+
+def decide(error: BaseException) -> Action:
+    """Retry what time can heal; stop on everything else, so that nothing is skipped by accident."""
+    if isinstance(error, TailraceError) and error.code in RETRYABLE:
+        return Action.RETRY
+    return Action.STOP
+
+
+def _rebuild(kind: type[TailraceError], fields: dict[str, str]) -> TailraceError:
+    return kind(fields["code"], fields["message"], hint=fields["hint"], where=fields["where"])

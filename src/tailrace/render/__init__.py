@@ -1,0 +1,1 @@
+"""Say it: envelopes and routing templates as Catalyst expressions over the canonical change."""

@@ -1,0 +1,85 @@
+"""Files: JSON lines or Parquet, per table and day."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from tailrace.change import CHANGES
+from tailrace.config import ByteSize, Duration, Model
+from tailrace.contracts import Delivery, Sink, Span
+from tailrace.sinks.file.layout import explained
+from tailrace.sinks.file.ledger import Ledger
+from tailrace.sinks.file.writer import Codec, FileWriter
+
+_ROUTING = ("schema", "table", "ts_us")
+
+
+class Roll(Model):
+    """When files are closed and made visible: whichever comes first."""
+
+    every: Annotated[Duration, Field(description="Longest time that changes wait for their file.")] = (
+        timedelta(seconds=5)
+    )
+    bytes: Annotated[ByteSize, Field(gt=0, description="Size at which a file is full.")] = 64_000_000
+
+
+class FileSink(Sink):
+    """Writes `<path>/<schema>.<table>/<day>/<start>-<end>-<task>-<part>.jsonl` (or `.parquet`).
+
+    `start` and `end` are the offsets of the batch, `day` is the commit day in UTC. Within a table, files in
+    the order of their names hold each key's changes in order. JSON lines hold records in the sink's envelope;
+    Parquet holds the canonical change with typed columns.
+
+    A repeat changes nothing: the sink keeps its mark in `<path>/_tailrace`, in the same atomic step that
+    decides which files exist, so delivery is exactly once and one commit covers a whole batch. A file is
+    complete and synced to disk from the moment it is visible. A crash leaves nothing but staged files under
+    `_tailrace`, which the next start renames into place or removes. `path` must be one file system that
+    driver and tasks share, and belong to this sink alone.
+    """
+
+    path: Annotated[
+        Path,
+        Field(description="Directory of the files; relative to where the pipeline starts."),
+        AfterValidator(Path.absolute),
+    ]
+    format: Annotated[Literal["jsonl", "parquet"], Field(description="What the files hold.")] = "jsonl"
+    compression: Annotated[Codec, Field(description="Codec of Parquet files.")] = "zstd"
+    roll: Annotated[Roll, Field(description="When files are closed and made visible.")] = Roll()
+
+    @property
+    def columns(self) -> tuple[str, ...]:  # type: ignore[override]  # what tasks need depends on the format
+        if self.format == "jsonl":
+            return _ROUTING
+        return (*(name for name in CHANGES.names if name != "lane"), "event_id")
+
+    def wants_value(self) -> bool:
+        return self.format == "jsonl"
+
+    def gather(self) -> tuple[float, int]:
+        return self.roll.every.total_seconds(), self.roll.bytes
+
+    def prepare(self, delivery: Delivery) -> None:
+        with explained(self.path):
+            ledger = self._ledger(delivery)
+            ledger.claim()
+            ledger.settle()
+            ledger.clear_staging()
+
+    def mark(self, delivery: Delivery, log_id: str) -> int:
+        with explained(self.path):
+            return self._ledger(delivery).mark(log_id)
+
+    def open(self, delivery: Delivery, span: Span, task: int) -> FileWriter:
+        codec = self.compression if self.format == "parquet" else None
+        return FileWriter(self.path, self._ledger(delivery).staging, span, task, self.roll.bytes, codec)
+
+    def commit(self, delivery: Delivery, span: Span, receipts: list[str]) -> None:
+        with explained(self.path):
+            self._ledger(delivery).commit(span, receipts)
+
+    def _ledger(self, delivery: Delivery) -> Ledger:
+        return Ledger(self.path, f"{delivery.pipeline}.{self.id}")

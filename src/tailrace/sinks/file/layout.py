@@ -1,0 +1,100 @@
+"""Names and durability of files: where a change goes, and how a name becomes permanent."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from tailrace.config import redact
+from tailrace.errors import SinkError
+
+HIDDEN = "_tailrace"
+"""The sink's own directory under `path`. Readers of data directories skip names that begin with `_`."""
+
+_LONGEST = 200
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-")
+_HEALS = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.EINTR}
+
+
+def table_directory(schema: str, table: str) -> str:
+    """`schema.table`, safe and different for different tables on any file system.
+
+    Everything but ASCII letters, digits, `_` and `-` is percent-encoded; so is a leading `_`, which would
+    hide the directory from readers. A name too long for a file system ends in a hash instead.
+    """
+    name = f"{_safe(schema)}.{_safe(table)}"
+    if name.startswith("_"):
+        name = "%5F" + name[1:]
+    if len(name) <= _LONGEST:
+        return name
+    return f"{name[: _LONGEST - 17]}-{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"
+
+
+def file_name(text: str) -> str:
+    """`text` as one safe file name; a dot stays a dot."""
+    return ".".join(_safe(part) for part in text.split("."))
+
+
+def day_directory(day: int) -> str:
+    """The ISO date of a day counted from 1970."""
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=day)).date().isoformat()
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory permanent."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def make_directory(directory: Path) -> None:
+    """`mkdir -p` whose names survive a power loss."""
+    missing = []
+    while not directory.is_dir():
+        missing.append(directory)
+        directory = directory.parent
+    for made in reversed(missing):
+        made.mkdir(exist_ok=True)
+        sync_directory(made.parent)
+
+
+def replace_file(target: Path, text: str) -> None:
+    """Put `text` in place of the file at `target`: after a crash it holds the old text or the new, whole."""
+    staged = target.with_name(f".{target.name}.new")
+    with staged.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    staged.rename(target)
+    sync_directory(target.parent)
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn the operating system's refusals into errors that say whether waiting can help."""
+    try:
+        yield
+    except OSError as error:
+        reason = redact(str(error))
+        if error.errno in _HEALS:
+            hint = "free space on the disk, or mend it; the sink tries again by itself"
+            raise SinkError(
+                "sink.unavailable", f"cannot write files: {reason}", hint=hint, where=str(path)
+            ) from error
+        hint = "make the path a directory that the pipeline's user may write to"
+        raise SinkError(
+            "sink.refused", f"cannot write files: {reason}", hint=hint, where=str(path)
+        ) from error
+
+
+def _safe(name: str) -> str:
+    return "".join(
+        char if char in _PLAIN else "".join(f"%{byte:02X}" for byte in char.encode()) for char in name
+    )

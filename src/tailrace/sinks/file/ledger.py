@@ -1,0 +1,96 @@
+"""The ledger: one small file whose atomic replacement is the commit of a batch.
+
+    1. tasks write and sync staged files                               invisible
+    2. the ledger is replaced: new mark, and what to rename to what    ← the commit
+    3. staged files are renamed into place                             visible
+
+A crash before 2 leaves staged files that nobody knows: removed at the next start. A crash after 2 leaves
+renames to do: `settle` does them, however often it is interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from tailrace.contracts import Span
+from tailrace.errors import SinkError
+from tailrace.sinks.file.layout import HIDDEN, file_name, make_directory, replace_file, sync_directory
+
+
+@dataclass(frozen=True)
+class Page:
+    """What the ledger says: the end offset reached in each log, and the renames of the last commit."""
+
+    marks: dict[str, int] = field(default_factory=dict)
+    renames: list[tuple[str, str]] = field(default_factory=list)
+
+
+class Ledger:
+    """The ledger of one sink of one pipeline under `root`. Used by the driver only."""
+
+    def __init__(self, root: Path, owner: str) -> None:
+        self._root = root
+        self._file = root / HIDDEN / f"{file_name(owner)}.json"
+        self.staging = root / HIDDEN / f"{file_name(owner)}.staging"
+
+    def claim(self) -> None:
+        """Make the directory this sink's own. Two sinks in one directory would give files the same names."""
+        make_directory(self.staging)
+        others = [found.name for found in self._file.parent.glob("*.staging") if found != self.staging]
+        if others:
+            raise SinkError(
+                "sink.path_in_use",
+                f"{self._root} belongs to {others[0].removesuffix('.staging')}",
+                hint=f"give each file sink a `path` of its own, or remove {self._file.parent / others[0]}",
+                where=str(self._root),
+            )
+
+    def mark(self, log_id: str) -> int:
+        return self._page().marks.get(log_id, 0)
+
+    def commit(self, span: Span, receipts: list[str]) -> None:
+        """Make the staged files of a span visible and move the mark, both or neither."""
+        self.settle()
+        renames = [tuple(pair) for receipt in receipts if receipt for pair in json.loads(receipt)]
+        page = Page({**self._page().marks, span.log_id: span.end}, renames)
+        self._refuse_strangers(page)
+        replace_file(self._file, json.dumps(asdict(page)))
+        self.settle()
+
+    def settle(self) -> None:
+        """Do what the last commit decided. A staged file that is gone has been renamed already."""
+        touched: set[Path] = set()
+        for staged, final in self._page().renames:
+            source, target = self._root / staged, self._root / final
+            if source.exists():
+                make_directory(target.parent)
+                source.rename(target)
+                touched.add(target.parent)
+        for directory in sorted(touched):
+            sync_directory(directory)
+
+    def clear_staging(self) -> None:
+        """Remove the files of attempts that died before their commit."""
+        for staged in self.staging.iterdir():
+            staged.unlink(missing_ok=True)
+
+    def _page(self) -> Page:
+        try:
+            text = self._file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return Page()
+        found = json.loads(text)
+        return Page(found["marks"], [(staged, final) for staged, final in found["renames"]])
+
+    def _refuse_strangers(self, page: Page) -> None:
+        """A file that is there before its commit was delivered under a ledger that is lost."""
+        known = next((final for _, final in page.renames if (self._root / final).exists()), None)
+        if known is not None:
+            raise SinkError(
+                "sink.already_there",
+                f"{known} is there already, but {self._file} does not know it",
+                hint=f"restore {HIDDEN}, or give the sink an empty `path`",
+                where=str(self._root),
+            )

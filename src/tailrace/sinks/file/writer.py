@@ -1,0 +1,179 @@
+"""The task's half of the file sink: rows into staged files, one per table, day and part."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tailrace.config import MIB
+from tailrace.contracts import Span
+from tailrace.sinks.file.layout import day_directory, explained, sync_directory, table_directory
+
+_DAY_US = 86_400_000_000
+_ROW_GROUP_BYTES = 16 * MIB
+_HELD_BYTES = 64 * MIB
+
+Codec = Literal["zstd", "snappy", "gzip", "none"]
+
+Place = tuple[str, str, int]
+"""Schema, table and day."""
+
+
+@dataclass
+class FileWriter:
+    """Streams batches into staged files. Holds at most one row group per open Parquet file, 64 MiB in all."""
+
+    root: Path
+    staging: Path
+    span: Span
+    task: int
+    roll_bytes: int
+    codec: Codec | None
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> str:
+        """The receipt lists `[staged, final]` of every file, relative to the root; all are synced."""
+        with explained(self.root):
+            self._open: dict[Place, _Staged] = {}
+            self._parts: dict[Place, int] = {}
+            self._renames: list[tuple[str, str]] = []
+            for batch in batches:
+                for place, rows in split(batch):
+                    self._append(place, rows)
+                self._bound_memory()
+            for place in list(self._open):
+                self._close(place)
+            if self._renames:
+                sync_directory(self.staging)
+            return json.dumps(self._renames) if self._renames else ""
+
+    def _append(self, place: Place, rows: pa.RecordBatch) -> None:
+        file = self._open.get(place)
+        if file is None:
+            staged = self.staging / uuid.uuid4().hex
+            file = _Lines(staged) if self.codec is None else _Parquet(staged, self.codec)
+            self._open[place] = file
+        if file.append(rows) >= self.roll_bytes:
+            self._close(place)
+
+    def _close(self, place: Place) -> None:
+        file = self._open.pop(place)
+        file.close()
+        part = self._parts.get(place, 0)
+        self._parts[place] = part + 1
+        staged = file.path.relative_to(self.root)
+        self._renames.append((str(staged), self._final(place, part)))
+
+    def _final(self, place: Place, part: int) -> str:
+        schema, table, day = place
+        offsets = f"{self.span.start:019d}-{self.span.end:019d}"
+        suffix = "jsonl" if self.codec is None else "parquet"
+        name = f"{offsets}-{self.task:04d}-{part:04d}.{suffix}"
+        return f"{table_directory(schema, table)}/{day_directory(day)}/{name}"
+
+    def _bound_memory(self) -> None:
+        if sum(file.held for file in self._open.values()) > _HELD_BYTES:
+            for file in self._open.values():
+                file.spill()
+
+
+def split(batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
+    """The batch by table and day, each part in the batch's order."""
+    schemas = batch.column("schema").dictionary_encode()
+    tables = batch.column("table").dictionary_encode()
+    days = batch.column("ts_us").to_numpy() // _DAY_US
+    codes = np.stack([schemas.indices.to_numpy(), tables.indices.to_numpy(), days], axis=1)
+    places, where = np.unique(codes, axis=0, return_inverse=True)
+    for index, (schema, table, day) in enumerate(places.tolist()):
+        place = (schemas.dictionary[schema].as_py(), tables.dictionary[table].as_py(), day)
+        mine = batch if len(places) == 1 else batch.filter(pa.array(where.ravel() == index))
+        yield place, mine
+
+
+class _Staged(ABC):
+    """An open staged file. `held` is what it keeps in memory."""
+
+    held = 0
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open("xb")
+
+    @abstractmethod
+    def append(self, rows: pa.RecordBatch) -> int:
+        """Take the rows; the answer is the file's size so far."""
+
+    @abstractmethod
+    def spill(self) -> None:
+        """Write out what is held."""
+
+    def close(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+
+class _Lines(_Staged):
+    """Each value and a line feed, joined by Arrow: no Python per row."""
+
+    def append(self, rows: pa.RecordBatch) -> int:
+        values: Any = rows.column("value").cast(pa.large_binary())
+        lines = pc.binary_join_element_wise(values, b"", b"\n")
+        _, offsets, data = lines.buffers()
+        bounds = np.frombuffer(offsets, dtype=np.int64)
+        first, last = bounds[lines.offset], bounds[lines.offset + len(lines)]
+        self._file.write(memoryview(data)[first:last])
+        return self._file.tell()
+
+    def spill(self) -> None:
+        self._file.flush()
+
+
+class _Parquet(_Staged):
+    """The canonical change, `ts_us` and `captured_us` as timestamps `ts` and `captured`."""
+
+    def __init__(self, path: Path, codec: Codec) -> None:
+        super().__init__(path)
+        self._codec = codec
+        self._writer: pq.ParquetWriter | None = None
+        self._rows: list[pa.RecordBatch] = []
+
+    def append(self, rows: pa.RecordBatch) -> int:
+        self._rows.append(rows)
+        self.held += rows.nbytes
+        if self.held >= _ROW_GROUP_BYTES:
+            self.spill()
+        return self._file.tell()
+
+    def spill(self) -> None:
+        if not self._rows:
+            return
+        table = typed(pa.Table.from_batches(self._rows))
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._file, table.schema, compression=self._codec)
+        self._writer.write_table(table)
+        self._rows, self.held = [], 0
+
+    def close(self) -> None:
+        self.spill()
+        if self._writer is not None:
+            self._writer.close()
+        super().close()
+
+
+def typed(table: pa.Table) -> pa.Table:
+    """Microseconds since 1970 as timestamps in UTC."""
+    for name, time in (("ts_us", "ts"), ("captured_us", "captured")):
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, time, table.column(name).cast(pa.timestamp("us", tz="UTC")))
+    return table

@@ -1,0 +1,125 @@
+"""Topics: whether the cluster is there, and making the topics it lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tailrace.config import redact
+from tailrace.errors import ConfigError, SinkError
+
+Settings = dict[str, bool | int | float | str]
+
+_PRODUCER_ONLY = (
+    "acks",
+    "batch.",
+    "compression.",
+    "delivery.",
+    "enable.",
+    "linger.",
+    "max.in.flight",
+    "message.send.max.retries",
+    "message.timeout.ms",
+    "partitioner",
+    "queue.",
+    "request.required.acks",
+    "request.timeout.ms",
+    "retries",
+    "sticky.",
+)
+"""Starts of the settings that an admin client has no use for and warns about."""
+
+_NO_LOGIN = {
+    KafkaError._AUTHENTICATION,
+    KafkaError._SSL,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+}
+_HEALS = {
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._DESTROY,
+    KafkaError._FATAL,
+    KafkaError._GAPLESS_GUARANTEE,
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._PURGE_INFLIGHT,
+    KafkaError._PURGE_QUEUE,
+    KafkaError._RESOLVE,
+    KafkaError._TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._TRANSPORT,
+}
+
+
+@dataclass(frozen=True)
+class Topics:
+    """A cluster's topics. `make` is (partitions, replicas) of missing ones, None to make none."""
+
+    sink: str
+    settings: Settings
+    make: tuple[int, int] | None
+    patience: float
+
+    def ensure(self, names: Iterable[str]) -> None:
+        """Return when the cluster answers and every topic is there, as far as that is ours to do."""
+        refusals: list[KafkaError] = []
+        admin = self._admin(refusals)
+        try:
+            known = admin.list_topics(timeout=self.patience).topics
+            missing = [name for name in names if name not in known]
+            if missing and self.make is not None:
+                self._create(admin, missing)
+        except KafkaException as error:
+            login = next((found for found in refusals if found.code() in _NO_LOGIN), None)
+            raise kafka_error(login or error.args[0], "the cluster does not answer", self.sink) from error
+
+    def _admin(self, refusals: list[KafkaError]) -> AdminClient:
+        settings: dict[str, Any] = {
+            name: value for name, value in self.settings.items() if not name.startswith(_PRODUCER_ONLY)
+        }
+        try:
+            return AdminClient(settings | {"error_cb": refusals.append, "log_level": 0})
+        except (KafkaException, ValueError) as error:
+            raise bad_settings(error, self.sink) from None
+
+    def _create(self, admin: AdminClient, names: list[str]) -> None:
+        assert self.make is not None
+        partitions, replicas = self.make
+        wanted = [NewTopic(name, partitions, replicas) for name in names]
+        for made in admin.create_topics(wanted, operation_timeout=self.patience).values():
+            try:
+                made.result(timeout=self.patience)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+
+
+def kafka_error(error: KafkaError, what: str, where: str) -> SinkError:
+    """The error for what librdkafka says: wait, or repair."""
+    text = f"{what}: {redact(error.str())}"
+    if error.code() in _NO_LOGIN:
+        hint = "check the security, TLS and SASL settings in `client_conf`, and the user's rights"
+        return SinkError("sink.refused", text, hint=hint, where=where)
+    if error.code() in _HEALS or error.retriable():
+        hint = "check that the brokers run and can be reached; the sink tries again by itself"
+        return SinkError("sink.unavailable", text, hint=hint, where=where)
+    if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
+        hint = "raise `message.max.bytes` in `client_conf` and `max.message.bytes` of the topic"
+        return SinkError("sink.rejected", text, hint=hint, where=where)
+    return SinkError(
+        "sink.rejected", text, hint="change the topic or the broker so that it accepts it", where=where
+    )
+
+
+def bad_settings(error: Exception, where: str) -> ConfigError:
+    """What librdkafka has against `client_conf`. It may quote a value, so its text is redacted."""
+    reason = error.args[0]
+    text = redact(reason.str() if isinstance(reason, KafkaError) else str(reason))
+    return ConfigError(
+        "config.invalid_value", f"client_conf: {text}", hint="see librdkafka's CONFIGURATION.md", where=where
+    )

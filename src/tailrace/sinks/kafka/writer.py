@@ -1,0 +1,190 @@
+"""The task's half of the Kafka sink: Arrow batches to records, with one producer per process."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from tailrace.config import MIB
+from tailrace.errors import SinkError
+from tailrace.sinks.kafka.topics import Settings, Topics, bad_settings, kafka_error
+
+_CHUNK_ROWS = 4096
+_CHUNK_BYTES = 8 * MIB
+_WAITING_ROWS = 65_536
+_WAITING_BYTES = 32 * MIB
+_DEFAULT_LARGEST = 1_000_000
+_POLL_S = 0.05
+
+_producers: dict[str, Producer] = {}
+_known_topics: dict[str, set[str]] = {}
+
+
+@dataclass
+class KafkaWriter:
+    """Produces in order and returns when every record is acknowledged.
+
+    Records on their way are bounded in number and bytes, well below librdkafka's own bounds: it never refuses a
+    record behind which others of the same key would pass.
+    """
+
+    sink: str
+    settings: Settings
+    topics: Topics
+    topic: str | None
+    template: str
+    key: str
+    headers: list[tuple[str, str | bytes | None]]
+    patience: float
+    _failures: list[SinkError] = field(default_factory=list)
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> str:
+        identity = json.dumps(self.settings, sort_keys=True)
+        producer = self._producer(identity)
+        try:
+            for batch in batches:
+                for chunk in self._chunks(batch):
+                    self._produce(producer, chunk, identity)
+                    self._await(producer, _allowed(chunk))
+            self._await(producer, 0)
+        except BaseException:
+            _discard(identity)
+            raise
+        return ""
+
+    def _producer(self, identity: str) -> Producer:
+        if identity not in _producers:
+            try:
+                _producers[identity] = Producer(
+                    {**self.settings, "delivery.report.only.error": True, "log_level": 0}
+                )
+            except (KafkaException, ValueError) as error:
+                raise bad_settings(error, self.sink) from None
+        return _producers[identity]
+
+    def _chunks(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The batch in pieces of bounded size, after checking that each of its records can be sent."""
+        if self.topic is None:
+            self._check_routes(batch)
+        lengths = _lengths(batch.column("value")) + _lengths(batch.column(self.key))
+        self._check_sizes(batch, lengths)
+        share = np.cumsum(lengths, dtype=np.int64) // _CHUNK_BYTES
+        rows = np.arange(batch.num_rows) // _CHUNK_ROWS
+        cuts = np.flatnonzero(np.diff(share) | np.diff(rows)) + 1
+        for first, last in zip([0, *cuts.tolist()], [*cuts.tolist(), batch.num_rows], strict=True):
+            if last > first:
+                yield batch.slice(first, last - first)
+
+    def _check_routes(self, batch: pa.RecordBatch) -> None:
+        empty = np.flatnonzero(_lengths(batch.column("topic")) == 0)
+        if len(empty):
+            raise SinkError(
+                "sink.unroutable",
+                f"the change gives no topic for `{self.template}`",
+                hint="use a column that every change of the table has, or leave the table out",
+                where=place(batch, int(empty[0])),
+            )
+
+    def _check_sizes(self, batch: pa.RecordBatch, lengths: np.ndarray) -> None:
+        """librdkafka's own check, made before any record behind the large one is on its way."""
+        largest = int(self.settings.get("message.max.bytes", _DEFAULT_LARGEST))
+        large = np.flatnonzero(lengths > largest)
+        if len(large):
+            row = int(large[0])
+            raise SinkError(
+                "sink.rejected",
+                f"the record has {lengths[row]} bytes; `message.max.bytes` is {largest}",
+                hint="raise `message.max.bytes` in `client_conf` and `max.message.bytes` of the topic",
+                where=place(batch, row),
+            )
+
+    def _produce(self, producer: Producer, chunk: pa.RecordBatch, identity: str) -> None:
+        if self.topic is not None:
+            self._send(producer, self.topic, chunk)
+            return
+        topics: Any = chunk.column("topic")
+        names: list[str] = topics.unique().to_pylist()
+        known = _known_topics.setdefault(identity, set())
+        if not known.issuperset(names):
+            self.topics.ensure(names)
+            known.update(names)
+        for name in names:
+            mine = chunk if len(names) == 1 else chunk.filter(pc.equal(topics, pa.scalar(name)))
+            self._send(producer, name, mine)
+
+    def _send(self, producer: Producer, topic: str, chunk: pa.RecordBatch) -> None:
+        values = chunk.column("value").cast(pa.binary()).to_pylist()
+        keys = chunk.column(self.key).cast(pa.binary()).to_pylist()
+        report = partial(self._failed, chunk)
+        if self.headers:
+            for value, key in zip(values, keys, strict=True):
+                producer.produce(topic, value, key, on_delivery=report, headers=self.headers)
+            return
+        records: list[dict[str, Any]] = [
+            {"value": value, "key": key} for value, key in zip(values, keys, strict=True)
+        ]
+        if producer.produce_batch(topic, records, on_delivery=report) != len(records):
+            row, error = next(
+                (row, record["_error"]) for row, record in enumerate(records) if "_error" in record
+            )
+            raise kafka_error(error, "the record was refused", place(chunk, row))
+
+    def _failed(self, chunk: pa.RecordBatch, error: KafkaError, message: Message) -> None:
+        if not self._failures:
+            row = pc.index(chunk.column("value").cast(pa.binary()), message.value()).as_py()
+            self._failures.append(
+                kafka_error(error, "the record was not delivered", place(chunk, max(row, 0)))
+            )
+
+    def _await(self, producer: Producer, most: int) -> None:
+        """Wait until at most `most` records are on their way. A wait without any progress ends."""
+        left, since = len(producer), time.monotonic()
+        while left > most:
+            producer.poll(_POLL_S)
+            now, before, left = time.monotonic(), left, len(producer)
+            since = now if left < before else since
+            if self._failures:
+                break
+            if now - since > self.patience:
+                raise SinkError(
+                    "sink.unavailable",
+                    f"no record was acknowledged for {self.patience:g} seconds; {left} are waiting",
+                    hint="check that the brokers run and can be reached; the sink tries again by itself",
+                    where=self.sink,
+                )
+        if self._failures:
+            raise self._failures[0]
+
+
+def place(batch: pa.RecordBatch, row: int) -> str:
+    """`schema.table at position`, for errors."""
+    names = (batch.column(name)[row].as_py() for name in ("schema", "table", "position"))
+    return "{}.{} at {}".format(*names)
+
+
+def _allowed(chunk: pa.RecordBatch) -> int:
+    """How many records of this chunk's size may be on their way."""
+    return min(_WAITING_ROWS, _WAITING_BYTES * chunk.num_rows // max(chunk.nbytes, 1))
+
+
+def _lengths(texts: Any) -> np.ndarray:
+    """Bytes of each text; 0 for NULL."""
+    lengths: np.ndarray = pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False)
+    return lengths
+
+
+def _discard(identity: str) -> None:
+    """Drop the producer and all it still holds: nothing of a batch may be sent after it was given up."""
+    producer = _producers.pop(identity, None)
+    if producer is not None:
+        producer.purge(in_queue=True, in_flight=True, blocking=True)
+        producer.flush(0)

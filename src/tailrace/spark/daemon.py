@@ -1,0 +1,85 @@
+"""The process that forks Spark's Python workers (`spark.python.daemon.module`). It runs PySpark's own loop,
+after:
+
+- **Imports once.** Spark puts its own zip and jar files on `sys.path`, and a worker forgets what it knew
+  about them before every task, so every task reads their directories again. They go, unless PySpark is
+  importable only from them. What tasks need is imported here, before the fork, and frozen out of the garbage
+  collector's way.
+- **No zombies.** Workers die with this process; this process with its JVM and, on a local master, both with
+  the Python driver (`DRIVER_PID`).
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+from collections.abc import Iterable
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from tailrace import lifeline
+
+DRIVER_PID = "TAILRACE_DRIVER_PID"
+"""Environment: the Python driver's process id, set for local masters only."""
+
+WARM = (
+    "pyarrow",
+    "pyarrow.compute",
+    "pyspark.worker",
+    "pyspark.sql.pandas.types",
+    "pyspark.sql.datasource",
+    "tailrace.spark.source",
+    "tailrace.spark.task",
+)
+"""What every task imports."""
+
+
+def main() -> None:
+    """Prepare this process, then serve as PySpark's daemon until Spark closes our standard input."""
+    _guard()
+    forget_archives()
+    for name in WARM:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    os.register_at_fork(after_in_child=lifeline.bind_to_parent)
+    importlib.import_module("pyspark.daemon").manager()
+
+
+def forget_archives() -> None:
+    """Drop Spark's archives from the import path where PySpark does not need them."""
+    archives = {path for path in sys.path if _is_sparks(path)}
+    rest = [path for path in sys.path if path not in archives]
+    if not all(_importable(name, rest) for name in ("pyspark", "py4j")):
+        return
+    sys.path[:] = rest
+    for path in archives:
+        sys.path_importer_cache.pop(path, None)
+
+
+def _guard() -> None:
+    jvm = os.getppid()
+    driver = os.environ.get(DRIVER_PID)
+    if driver is None:
+        lifeline.post_sentinel(os.getpid(), over=[jvm])
+    else:
+        lifeline.post_sentinel(os.getpid(), over=[jvm, int(driver)], also=[jvm])
+
+
+def _is_sparks(path: str) -> bool:
+    """Whether Spark itself put it there: its jar, or a zip of its own `python/lib`; never a user's
+    archive."""
+    file = Path(path)
+    if file.suffix == ".jar":
+        return file.name.startswith("spark-core_")
+    return file.name == "pyspark.zip" or (file.name.startswith("py4j-") and file.name.endswith("-src.zip"))
+
+
+def _importable(name: str, paths: Iterable[str]) -> bool:
+    return PathFinder.find_spec(name, [path or os.getcwd() for path in paths]) is not None
+
+
+if __name__ == "__main__":
+    main()

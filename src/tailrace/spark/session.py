@@ -1,0 +1,149 @@
+"""The Spark session every query runs in: quiet, quick for small batches, and unable to reorder a key.
+
+A user's settings win over ours, except where delivery would break: then they are refused, never ignored.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from tailrace.errors import ConfigError, SparkError
+from tailrace.java import java_home
+from tailrace.spark.daemon import DRIVER_PID
+
+DEFAULTS: Mapping[str, str] = {
+    "spark.app.name": "tailrace",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "WARN",
+    "spark.sql.session.timeZone": "UTC",
+    # Small batches: planning adaptively costs more than the batch.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.streaming.pollingDelay": "1ms",
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.streaming.noDataProgressEventInterval": "60s",
+    # Whatever Spark remembers of finished work grows the heap of a query that never ends.
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "200",
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.sql.streaming.numRecentProgressUpdates": "5",
+}
+
+LOCAL_FILES: Mapping[str, str] = {
+    # Hadoop's default for `file:` starts a `chmod` process for every file it creates.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+}
+
+LOOPBACK: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+FIXED: Mapping[str, str] = {
+    "spark.speculation": "false",  # a second copy of a task delivers behind the first
+    "spark.task.maxFailures": "1",  # so does a retry; the supervisor retries whole batches
+    "spark.python.daemon.module": "tailrace.spark.daemon",  # its workers die with the driver
+}
+
+MAX_NESTING = 10_000
+MAX_NUMBER_LENGTH = 1 << 20
+MAX_STRING_LENGTH = (1 << 31) - 1
+
+
+def open_session(
+    log_file: Path,
+    *,
+    master: str = "local[*]",
+    conf: Mapping[str, str] | None = None,
+    driver_memory: str | None = None,
+) -> SparkSession:
+    """Start the JVM of this process and connect to `master`. Once per process; `session.stop()` ends it.
+
+    What Spark, its JVM and its Python workers print goes to `log_file`. Refuses settings under which a key's
+    order could break: `config.speculation`, `config.task_retries`, `config.daemon`.
+    """
+    settings = session_settings(master, conf or {}, driver_memory)
+    logging.getLogger("py4j").setLevel(
+        logging.CRITICAL
+    )  # it logs what a batch raises; `Query.error` has that
+    _prepare_environment(local=_is_local(master))
+    spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        context = _start(spark_conf, log_file)
+    except PySparkRuntimeError as error:
+        hint = f"Read {log_file}; is JAVA_HOME a Java 17 or 21, and is there memory for its heap?"
+        raise SparkError("spark.not_started", "Spark's JVM ended while it started", hint=hint) from error
+    return SparkSession.builder.config(conf=context.getConf()).getOrCreate()
+
+
+def session_settings(
+    master: str, conf: Mapping[str, str], driver_memory: str | None = None
+) -> dict[str, str]:
+    """Every setting of the session. Raises `ConfigError` where `conf` or `master` contradict what is
+    fixed."""
+    _refuse(master, conf)
+    settings = {**DEFAULTS, **LOCAL_FILES}
+    if driver_memory is not None:
+        settings["spark.driver.memory"] = driver_memory
+    if _is_local(master):
+        settings |= LOOPBACK
+    return settings | {"spark.master": master} | dict(conf) | dict(FIXED)
+
+
+def _refuse(master: str, conf: Mapping[str, str]) -> None:
+    if conf.get("spark.speculation", "false").lower() != "false":
+        raise _conflict("config.speculation", "spark.speculation", "a second copy of a task can deliver late")
+    if conf.get("spark.task.maxFailures", "1") != "1" or re.fullmatch(r"local\[[^,]+,(?!\s*1\]).*", master):
+        raise _conflict("config.task_retries", "spark.task.maxFailures", "a retried task can deliver late")
+    daemon = FIXED["spark.python.daemon.module"]
+    if conf.get("spark.python.daemon.module", daemon) != daemon:
+        raise _conflict("config.daemon", "spark.python.daemon.module", "workers must die with their driver")
+    if conf.get("spark.python.use.daemon", "true").lower() != "true":
+        raise _conflict("config.daemon", "spark.python.use.daemon", "workers must die with their driver")
+
+
+def _conflict(code: str, setting: str, reason: str) -> ConfigError:
+    return ConfigError(
+        code,
+        f"{setting} cannot be changed: {reason}, which breaks the order of a key",
+        hint=f"Remove {setting} from the platform's Spark settings",
+        where="spark.conf",
+    )
+
+
+def _is_local(master: str) -> bool:
+    return master == "local" or master.startswith("local[")
+
+
+def _prepare_environment(*, local: bool) -> None:
+    """What the JVM and, through it, the workers inherit. `spark.pyspark.python` does not reach every
+    worker."""
+    os.environ["JAVA_HOME"] = str(java_home())
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if local:
+        os.environ[DRIVER_PID] = str(os.getpid())
+    else:
+        os.environ.pop(DRIVER_PID, None)
+
+
+def _start(conf: SparkConf, log_file: Path) -> SparkContext:
+    with log_file.open("ab") as log:
+        gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+    limits = gateway.jvm.com.fasterxml.jackson.core.StreamReadConstraints
+    # Row images are JSON text; a large value must not become NULL because of a parser's default limit.
+    wide = limits.builder().maxStringLength(MAX_STRING_LENGTH).maxNestingDepth(MAX_NESTING)
+    limits.overrideDefaultStreamReadConstraints(wide.maxNumberLength(MAX_NUMBER_LENGTH).build())
+    return SparkContext(conf=conf, gateway=gateway)

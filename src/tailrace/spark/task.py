@@ -1,0 +1,136 @@
+"""What runs in a Spark task: hand the rows to the sink's writer, count them, and report one outcome row.
+
+A writer's failure is an outcome too, not a failed task: Spark abandons the other tasks of a failed job while
+their workers still write, and the next attempt's records could overtake theirs (Law 3).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+
+from tailrace.contracts import Delivery, Sink, Span
+from tailrace.errors import SinkError, TailraceError
+from tailrace.spark.passage import pack
+
+OUTCOME = pa.schema([("receipt", pa.string()), ("error", pa.string()), ("counts", pa.string())])
+OUTCOME_DDL = "receipt string, error string, counts string"
+
+COUNTED = ("schema_id", "ts_us")
+"""Columns the counts need, whatever the sink wants."""
+
+
+@dataclass
+class Count:
+    """What was delivered of one table version."""
+
+    rows: int = 0
+    bytes: int = 0
+    last_us: int = 0
+
+    def add(self, other: Count) -> None:
+        self.rows += other.rows
+        self.bytes += other.bytes
+        self.last_us = max(self.last_us, other.last_us)
+
+
+@dataclass(frozen=True)
+class WriteTask:
+    """`mapInArrow`'s function: picklable, one per batch. `columns` are what the writer is given."""
+
+    sink: Sink
+    delivery: Delivery
+    span: Span
+    columns: tuple[str, ...]
+    lock: Path
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        receipt, error = "", ""
+        counts: dict[int, Count] = {}
+        with writing(self.lock):
+            try:
+                writer = self.sink.open(self.delivery, self.span, _task_number())
+                receipt = writer.write(self._counted(batches, counts))
+            except TailraceError as failure:
+                error = pack(failure)
+            except Exception as failure:
+                error = pack(self._unexpected(failure))
+        told = json.dumps({number: asdict(count) for number, count in counts.items()})
+        yield pa.RecordBatch.from_pydict(
+            {"receipt": [receipt], "error": [error], "counts": [told]}, schema=OUTCOME
+        )
+
+    def _counted(
+        self, batches: Iterable[pa.RecordBatch], counts: dict[int, Count]
+    ) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number, count in _count(batch):
+                counts.setdefault(number, Count()).add(count)
+            yield batch.select(list(self.columns))
+
+    def _unexpected(self, failure: Exception) -> SinkError:
+        return SinkError(
+            "sink.failed",
+            f"{type(failure).__name__}: {failure}",
+            hint="This is a defect of the sink: please report it with the Spark log",
+            where=self.sink.id,
+        )
+
+
+@contextmanager
+def writing(lock: Path) -> Iterator[None]:
+    """A task writes: it shares the lock with its siblings. The kernel releases it however the task ends."""
+    with _opened(lock) as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        yield
+
+
+def nobody_writes(lock: Path) -> bool:
+    """Whether no task of an earlier batch, query or driver on this machine still writes."""
+    with _opened(lock) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+@contextmanager
+def _opened(lock: Path) -> Iterator[int]:
+    file = os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def _count(batch: pa.RecordBatch) -> Iterator[tuple[int, Count]]:
+    """(schema id, what the batch has of it)."""
+    numbers, place = np.unique(batch.column("schema_id").to_numpy(), return_inverse=True)
+    times, sizes = batch.column("ts_us").to_numpy(), _sizes(batch)
+    for index, number in enumerate(numbers.tolist()):
+        mine = place == index
+        yield number, Count(int(mine.sum()), int(sizes[mine].sum()), int(times[mine].max()))
+
+
+def _sizes(batch: pa.RecordBatch) -> np.ndarray[Any, Any]:
+    if "value" not in batch.schema.names:
+        return np.zeros(batch.num_rows, dtype=np.int64)
+    lengths: pa.Array[Any] = pc.call_function("binary_length", [batch.column("value")])
+    return np.asarray(lengths.fill_null(0))
+
+
+def _task_number() -> int:
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0

@@ -1,0 +1,26 @@
+"""The documents a user writes: pipelines, and the platform they run on."""
+
+from tailrace.spec.load import load_pipelines, load_platform
+from tailrace.spec.pipeline import Batch, Metadata, Pipeline, PipelineSpec, Sharding, SinkEntry, SourceEntry
+from tailrace.spec.platform import LogSettings, Platform, Ports, Retention, Retry, SparkSettings, TapSettings
+from tailrace.spec.schema import json_schema
+
+__all__ = [
+    "Batch",
+    "LogSettings",
+    "Metadata",
+    "Pipeline",
+    "PipelineSpec",
+    "Platform",
+    "Ports",
+    "Retention",
+    "Retry",
+    "Sharding",
+    "SinkEntry",
+    "SourceEntry",
+    "SparkSettings",
+    "TapSettings",
+    "json_schema",
+    "load_pipelines",
+    "load_platform",
+]

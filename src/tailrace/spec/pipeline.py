@@ -1,0 +1,225 @@
+"""The pipeline document: from which source, through what, to which sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, cast
+
+from pydantic import (
+    Field,
+    GetJsonSchemaHandler,
+    SerializeAsAny,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError
+
+from tailrace.change import LANES
+from tailrace.config import MIB, ByteSize, Model
+from tailrace.errors import ConfigError
+from tailrace.registry import SINKS, SOURCES, Shelf
+from tailrace.spec import later
+
+if TYPE_CHECKING:
+    from tailrace.contracts import Sink
+
+
+class Metadata(Model):
+    """Who the pipeline is."""
+
+    name: Annotated[
+        str,
+        Field(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+            max_length=128,
+            description="Unique; it names checkpoints and marks, so a new name is a new pipeline.",
+            examples=["shop-to-kafka"],
+        ),
+    ]
+    tenant: Annotated[
+        str, Field(min_length=1, description="Goes into every record as `tenant_id`.", examples=["acme"])
+    ] = "default"
+    labels: Annotated[
+        dict[str, str], Field(description="For finding pipelines.", examples=[{"team": "payments"}])
+    ] = Field(default_factory=dict)
+    annotations: Annotated[dict[str, str], Field(description="For people; without effect.")] = Field(
+        default_factory=dict
+    )
+
+
+class Batch(Model):
+    """What bounds a micro-batch. A transaction larger than the bounds is one batch of its own."""
+
+    max_events: Annotated[int, Field(ge=1, description="Changes in a batch, at most.", examples=[2000])] = (
+        200_000
+    )
+    max_bytes: Annotated[
+        ByteSize, Field(ge=1, description="Bytes of changes in a batch, at most.", examples=["16MiB"])
+    ] = 64 * MIB
+    max_ms: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            description="Milliseconds that changes may wait in the log for their batch to fill. "
+            "Absent: a batch starts as soon as there is a change.",
+            examples=[1000],
+        ),
+    ] = None
+    respect_source_tx: Annotated[
+        bool, Field(description="Whether a batch ends only where a transaction of the source ends.")
+    ] = True
+    max_inflight: Annotated[
+        Literal[1], Field(description="Batches of one sink under way; one, so that order holds.")
+    ] = 1
+
+
+class Sharding(Model):
+    """How the tasks of a batch share its changes. Order holds per key whatever stands here."""
+
+    mode: Annotated[Literal["hash"], Field(description="By a hash of the key.")] = "hash"
+    count: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=LANES,
+            description="Tasks that share a batch. Absent: as many as Spark has cores for them.",
+            examples=[4],
+        ),
+    ] = None
+    key: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            description="A column to shard by instead of the row's key; order then holds per its value.",
+            examples=["customer_id"],
+        ),
+    ] = None
+
+
+class _Entry(Model):
+    """`{type, config}`: `type` chooses the connector, whose model then reads `config`."""
+
+    shelf: ClassVar[Shelf]
+    planned: ClassVar[Mapping[str, later.Today]]
+
+    type: Annotated[str, Field(description="The connector.")]
+    config: Annotated[SerializeAsAny[Model], Field(description="The connector's own settings.")]
+
+    @classmethod
+    def kind_of(cls, key: str, data: Mapping[str, object]) -> Any:
+        if key != "config":
+            return super().kind_of(key, data)
+        name = data.get("type")
+        return cls.shelf.load(name) if isinstance(name, str) and name in cls.shelf.names() else None
+
+    @field_validator("type")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        try:
+            cls.shelf.check(name)
+        except ConfigError as error:
+            context = {"message": error.message, "hint": error.hint}
+            raise PydanticCustomError(error.code, "{message}", context) from None
+        return name
+
+    @field_validator("config", mode="wrap")
+    @classmethod
+    def _by_type(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Model:
+        if "type" not in info.data:
+            return Model()  # `type` is already refused, and nothing can be said about `config` without it.
+        connector = cls.shelf.load(info.data["type"])
+        return connector.from_document(value) if info.mode == "json" else connector.model_validate(value)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """One alternative for each connector on the shelf, with the planned keys that are accepted today."""
+        plain = handler.resolve_ref_schema(handler(core))
+        alternatives = []
+        for name in cls.shelf.names():
+            settings = handler(cls.shelf.load(name).__pydantic_core_schema__)
+            for key, values in cls.planned.get(name, {}).items():
+                if values:
+                    settings["properties"].setdefault(key, {"enum": list(values)})
+            kind = {**plain["properties"]["type"], "const": name}
+            alternatives.append({**plain, "title": name, "properties": {"type": kind, "config": settings}})
+        return {"title": cls.__name__, "description": plain["description"], "oneOf": alternatives}
+
+
+class SourceEntry(_Entry):
+    """Where the changes come from."""
+
+    shelf = SOURCES
+    planned = later.SOURCE
+
+
+class SinkEntry(_Entry):
+    """Where the changes go."""
+
+    shelf = SINKS
+    planned = later.SINK
+
+
+class PipelineSpec(Model):
+    """What the pipeline does."""
+
+    source: SourceEntry
+    processors: Annotated[
+        tuple[()], Field(description="Steps between source and sinks; none exist yet.")
+    ] = ()
+    sinks: Annotated[
+        tuple[SinkEntry, ...],
+        Field(
+            description="Each has its own progress: a slow sink holds no other back.",
+            json_schema_extra={"minItems": 1},
+        ),
+    ]
+    batch: Annotated[Batch, Field(description="What bounds a micro-batch.")] = Batch()
+    sharding: Annotated[Sharding, Field(description="How tasks share a batch.")] = Sharding()
+
+    @field_validator("sinks")
+    @classmethod
+    def _told_apart(cls, sinks: tuple[SinkEntry, ...]) -> tuple[SinkEntry, ...]:
+        if not sinks:
+            hint = "add one, such as `{type: console, config: {id: screen}}`"
+            raise PydanticCustomError("config.invalid_value", "there is no sink", {"hint": hint})
+        ids = [cast(_Identified, sink.config).id for sink in sinks]
+        for twice in {one for one in ids if ids.count(one) > 1}:
+            context = {"id": twice, "hint": "give each sink of a pipeline an id of its own"}
+            raise PydanticCustomError("config.duplicate_id", "two sinks have the id '{id}'", context)
+        return sinks
+
+
+class Pipeline(Model):
+    """Carries every change of a source to its sinks."""
+
+    api_version: Annotated[
+        Literal["tailrace/v1", "deltaforge/v1"],
+        Field(alias="apiVersion", description="The version of this document's shape."),
+    ] = "tailrace/v1"
+    kind: Annotated[Literal["Pipeline"], Field(description="What this document is.")] = "Pipeline"
+    metadata: Metadata
+    spec: PipelineSpec
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def source(self) -> Model:
+        """The source's own configuration."""
+        return self.spec.source.config
+
+    @property
+    def source_id(self) -> str:
+        """Names the tap and the log; pipelines with an equal source share both."""
+        return cast(_Identified, self.source).id
+
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        """The sinks, ready to be prepared and opened."""
+        return tuple(cast("Sink", entry.config) for entry in self.spec.sinks)
+
+
+class _Identified(Protocol):
+    id: str

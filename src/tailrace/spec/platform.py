@@ -1,0 +1,119 @@
+"""The platform document: where pipelines run, apart from what they do. Everything is optional."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+from pydantic_core import PydanticCustomError
+
+from tailrace.config import GIB, MIB, ByteSize, Duration, Model
+
+
+class SparkSettings(Model):
+    """The Spark session."""
+
+    master: Annotated[
+        str, Field(description="Spark's master.", examples=["local[4]", "spark://host:7077", "yarn"])
+    ] = "local[*]"
+    driver_memory: Annotated[
+        str | None,
+        Field(
+            pattern=r"^[1-9]\d*[kmgt]$",
+            description="Heap of the driver. Absent: Spark's own.",
+            examples=["2g"],
+        ),
+    ] = None
+    conf: Annotated[
+        dict[str, str],
+        Field(
+            description="Further Spark settings; they win over Tailrace's own.",
+            examples=[{"spark.sql.session.timeZone": "UTC"}],
+        ),
+    ] = Field(default_factory=dict)
+
+    @field_validator("conf")
+    @classmethod
+    def _no_speculation(cls, conf: dict[str, str]) -> dict[str, str]:
+        if conf.get("spark.speculation", "false").lower() != "false":
+            raise PydanticCustomError(
+                "config.invalid_value",
+                "spark.speculation would run a delivery twice at the same time and break the order of keys",
+                {"hint": "leave spark.speculation out"},
+            )
+        return conf
+
+
+class Retention(Model):
+    """How much of a log is kept. What a required sink has not read yet is kept in any case (Law 5)."""
+
+    max_bytes: Annotated[
+        ByteSize, Field(ge=1, description="The log's size, at most.", examples=["100GiB"])
+    ] = 10 * GIB
+    max_age: Annotated[Duration, Field(description="The age of its changes, at most.", examples=["36h"])] = (
+        timedelta(days=7)
+    )
+
+
+class LogSettings(Model):
+    """The change log of each source."""
+
+    retention: Annotated[Retention, Field(description="How much is kept.")] = Retention()
+    segment_bytes: Annotated[
+        ByteSize, Field(ge=1 * MIB, description="Size of a segment file, at most.", examples=["128MB"])
+    ] = 64_000_000
+    group_commit: Annotated[
+        Duration, Field(description="How long a change may wait to be synced with others.", examples=["20ms"])
+    ] = timedelta(milliseconds=50)
+
+
+class TapSettings(Model):
+    """The process that reads a source."""
+
+    memory_bytes: Annotated[
+        ByteSize,
+        Field(
+            ge=1 * MIB,
+            description="Budget for changes in memory; a transaction beyond it spills to disk.",
+            examples=["256MiB"],
+        ),
+    ] = 64 * MIB
+
+
+class Retry(Model):
+    """How to wait for what time can heal: the wait doubles from `initial` up to `max`, without end."""
+
+    initial: Annotated[Duration, Field(description="The first wait.", examples=["500ms"])] = timedelta(
+        seconds=1
+    )
+    max: Annotated[Duration, Field(description="The longest wait.", examples=["5m"])] = timedelta(seconds=60)
+    jitter: Annotated[
+        float, Field(ge=0, le=1, description="Share of each wait that is left to chance.", examples=[0.1])
+    ] = 0.2
+
+
+class Ports(Model):
+    """Ports that Tailrace listens on."""
+
+    spark_ui: Annotated[
+        int | None, Field(ge=1, le=65535, description="Spark's web page. Absent: off.", examples=[4040])
+    ] = None
+
+
+class Platform(Model):
+    """Where and how pipelines run."""
+
+    api_version: Annotated[
+        Literal["tailrace/v1"], Field(alias="apiVersion", description="The version of this document's shape.")
+    ] = "tailrace/v1"
+    kind: Annotated[Literal["Platform"], Field(description="What this document is.")] = "Platform"
+    data_dir: Annotated[
+        Path, Field(description="Where logs and checkpoints live.", examples=["/var/lib/tailrace"])
+    ] = Path("./tailrace-data")
+    spark: Annotated[SparkSettings, Field(description="The Spark session.")] = SparkSettings()
+    log: Annotated[LogSettings, Field(description="The change logs.")] = LogSettings()
+    tap: Annotated[TapSettings, Field(description="The taps.")] = TapSettings()
+    retry: Annotated[Retry, Field(description="Waiting for what time can heal.")] = Retry()
+    ports: Annotated[Ports, Field(description="Ports to listen on.")] = Ports()

@@ -1,0 +1,171 @@
+"""One thread per sink: starts its query, watches it, retries what time can heal. A broken sink holds nobody back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+
+from tailrace.contracts import Delivery, Sink
+from tailrace.errors import Action, SparkError, TailraceError, decide
+from tailrace.spark.query import Query, start_query
+from tailrace.spec import Pipeline, Platform
+from tailrace.supervisor.backoff import Backoff
+from tailrace.supervisor.layout import Layout
+from tailrace.supervisor.status import SinkState, SinkStatus, TableStatus
+
+WATCH_S = 0.1
+DRAIN_S = 120.0
+BOUND_WARNING_BATCHES = 10
+"""After this many batches in a row that only the bound ended, the bound is called the bottleneck."""
+
+
+class SinkRunner(threading.Thread):
+    """The life of one sink of one pipeline."""
+
+    def __init__(
+        self, spark: SparkSession, pipeline: Pipeline, kind: str, sink: Sink, platform: Platform, connector: str
+    ) -> None:
+        super().__init__(name=f"{pipeline.name}/{sink.id}", daemon=True)
+        self.pipeline, self.sink, self.kind = pipeline.name, sink, kind
+        self.source_id = pipeline.source_id
+        self._spark, self._document, self._connector = spark, pipeline, connector
+        self._layout = Layout(platform.data_dir)
+        self._backoff = Backoff(platform.retry)
+        self._halt = threading.Event()
+        self._query: Query | None = None
+        self._target: int | None = None
+        self._state: SinkState = "starting"
+        self._error: TailraceError | None = None
+        self._delivered: dict[str, TableStatus] = {}
+        self._pressed, self._seen_batches, self._seen_limited = 0, 0, 0
+
+    @property
+    def failure(self) -> TailraceError | None:
+        """Why it stopped for good."""
+        return self._error if self._state == "failed" else None
+
+    def run(self) -> None:
+        while not self._halt.is_set():
+            try:
+                self._run_once()
+            except TailraceError as error:
+                self._handle(error)
+            except Exception as error:
+                self._handle(SparkError("spark.internal", f"{type(error).__name__}: {error}", hint="please report it"))
+            if self._state == "failed":
+                return
+        self._state = "stopped"
+
+    def until(self, target: int) -> None:
+        """Deliver up to `target` and then nothing more."""
+        self._target = target
+        if self._query is not None:
+            self._query.until(target)
+
+    def drain(self) -> None:
+        """Finish the running batch and stop; `join` waits for it."""
+        self._halt.set()
+
+    def offset(self) -> int:
+        query = self._query
+        return query.progress().offset if query is not None else 0
+
+    def status(self, head: int) -> SinkStatus:
+        query = self._query
+        base = SinkStatus(self.pipeline, self.sink.id, self.kind, self.source_id, self._state)
+        if query is None:
+            return self._with_error(base)
+        progress = query.progress()
+        tables = dict(self._delivered)
+        for name, count in progress.tables.items():
+            tables[name] = _sum(tables.get(name), TableStatus(count.rows, count.bytes, count.last_us))
+        lag = max(0, head - progress.offset)
+        newest = max((table.last_us for table in tables.values()), default=0)
+        return self._with_error(
+            SinkStatus(
+                self.pipeline,
+                self.sink.id,
+                self.kind,
+                self.source_id,
+                self._state,
+                offset=progress.offset,
+                lag_rows=lag,
+                lag_s=max(0.0, time.time() - newest / 1e6) if lag and newest else 0.0,
+                batches=progress.batches,
+                bound_limited=progress.bound_limited,
+                tables=tables,
+                warnings=self._bound_warning(progress.batches, progress.bound_limited),
+            )
+        )
+
+    def _run_once(self) -> None:
+        self._await_log()
+        if self._halt.is_set():
+            return
+        document = self._document
+        self._query = query = start_query(
+            self._spark,
+            self._layout.log(self.source_id),
+            self.sink,
+            Delivery(document.name, document.metadata.tenant, document.source_id),
+            connector=self._connector,
+            state_dir=self._layout.sink(document.name, self.sink.id),
+            batch=document.spec.batch,
+            sharding=document.spec.sharding,
+        )
+        if self._target is not None:
+            query.until(self._target)
+        self._state, self._error = "running", None
+        self._watch(query)
+
+    def _watch(self, query: Query) -> None:
+        while query.is_active() and not self._halt.wait(WATCH_S):
+            if query.progress().batches:
+                self._backoff.reset()
+        if query.is_active():
+            query.drain(DRAIN_S)
+        error = query.error()
+        self._keep_counts(query)
+        if error is not None:
+            raise error
+
+    def _keep_counts(self, query: Query) -> None:
+        for name, count in query.progress().tables.items():
+            added = TableStatus(count.rows, count.bytes, count.last_us)
+            self._delivered[name] = _sum(self._delivered.get(name), added)
+        self._query = None
+
+    def _await_log(self) -> None:
+        """The tap creates the log with its first position."""
+        folder = self._layout.log(self.source_id) / "manifest"
+        while not (folder.exists() and any(folder.glob("[0-9]*"))) and not self._halt.wait(WATCH_S):
+            pass
+
+    def _handle(self, error: TailraceError) -> None:
+        self._error = error
+        if decide(error) is Action.STOP:
+            self._state = "failed"
+            return
+        self._state = "waiting"
+        self._halt.wait(self._backoff.next())
+
+    def _with_error(self, status: SinkStatus) -> SinkStatus:
+        return replace(status, error=self._error.as_dict()) if self._error is not None else status
+
+    def _bound_warning(self, batches: int, limited: int) -> tuple[str, ...]:
+        if batches > self._seen_batches:
+            grown = limited - self._seen_limited == batches - self._seen_batches
+            self._pressed = self._pressed + (batches - self._seen_batches) if grown else 0
+            self._seen_batches, self._seen_limited = batches, limited
+        if self._pressed < BOUND_WARNING_BATCHES:
+            return ()
+        return ("every batch ends at its bound while more waits: raise spec.batch.max_events or max_bytes",)
+
+
+def _sum(one: TableStatus | None, other: TableStatus) -> TableStatus:
+    if one is None:
+        return other
+    return TableStatus(one.rows + other.rows, one.bytes + other.bytes, max(one.last_us, other.last_us))

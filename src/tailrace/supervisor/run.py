@@ -1,0 +1,197 @@
+"""Running pipelines: one tap per source, one Spark session, one query per sink, until told to stop."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from tailrace.errors import SetupError, TailraceError
+from tailrace.spec import Pipeline, Platform
+from tailrace.supervisor.layout import Layout
+from tailrace.supervisor.status import Status
+from tailrace.supervisor.taps import TapProcess
+
+if TYPE_CHECKING:
+    from tailrace.supervisor.deliveries import SinkRunner
+
+TICK_S = 0.25
+TAP_DRAIN_S = 20.0
+
+
+class Supervisor:
+    """Pipelines of one process. `run` blocks; `finish` and `stop` may be called from its `on_tick` or a signal."""
+
+    def __init__(self, pipelines: Sequence[Pipeline], platform: Platform) -> None:
+        self._pipelines = list(pipelines)
+        self._platform = platform
+        self._layout = Layout(platform.data_dir)
+        self._started = time.time()
+        self._stopping = threading.Event()
+        self._positions: dict[str, str] | None = None
+        self._targets: dict[str, int] = {}
+        self._finishing = False
+        sources = {pipeline.source_id: pipeline for pipeline in pipelines}
+        self._taps = {
+            name: TapProcess(pipeline.spec.source.type, pipeline.source, platform) for name, pipeline in sources.items()
+        }
+        self._runners: list[SinkRunner] = []
+
+    def run(
+        self,
+        *,
+        until_caught_up: bool = False,
+        seconds: float | None = None,
+        on_tick: Callable[[Status], None] = lambda status: None,
+    ) -> Status:
+        """Run until `stop`, a signal, `seconds`, or until everything committed at the source when `finish` was
+        called is delivered. Returns the last status; raises the error of what stopped for good."""
+        with self._locks(), self._signals():
+            try:
+                self._start()
+                if until_caught_up:
+                    self.finish()
+                self._loop(seconds, on_tick)
+            finally:
+                self._shut_down()
+        status = self.status()
+        on_tick(status)
+        self._raise_failure()
+        return status
+
+    def finish(self) -> None:
+        """From now on: deliver what is committed at the sources by now, then end."""
+        self._finishing = True
+
+    def stop(self) -> None:
+        """Drain: finish the batches that run, then end. What is not delivered stays in the log."""
+        self._stopping.set()
+
+    def status(self) -> Status:
+        taps = {name: tap.status() for name, tap in self._taps.items()}
+        sinks = tuple(runner.status(taps[runner.source_id].head) for runner in self._runners)
+        return Status(self._started, time.time(), tuple(taps.values()), sinks)
+
+    # -- the run ---------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        for tap in self._taps.values():
+            tap.start()  # first: it decodes while Spark's JVM comes up
+        from tailrace.spark.session import open_session
+        from tailrace.supervisor.deliveries import SinkRunner
+
+        settings, ports = self._platform.spark, self._platform.ports
+        ui = {"spark.ui.enabled": "true", "spark.ui.port": str(ports.spark_ui)} if ports.spark_ui else {}
+        self._spark = open_session(
+            self._layout.spark_log,
+            master=settings.master,
+            conf={**ui, **settings.conf},
+            driver_memory=settings.driver_memory,
+        )
+        for pipeline in self._pipelines:
+            for entry in pipeline.spec.sinks:
+                connector = pipeline.source.connector  # type: ignore[attr-defined]
+                runner = SinkRunner(self._spark, pipeline, entry.type, entry.config, self._platform, connector)  # type: ignore[arg-type]
+                self._runners.append(runner)
+                runner.start()
+
+    def _loop(self, seconds: float | None, on_tick: Callable[[Status], None]) -> None:
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while not self._stopping.is_set():
+            for tap in self._taps.values():
+                tap.tick()
+            on_tick(self.status())
+            over = deadline is not None and time.monotonic() >= deadline
+            if over or self._nothing_left() or (self._finishing and self._is_finished()):
+                return
+            self._stopping.wait(TICK_S)
+
+    def _nothing_left(self) -> bool:
+        """Every sink has stopped for good, or cannot get on because its tap has."""
+        dead = {name for name, tap in self._taps.items() if tap.failure is not None}
+        return all(runner.failure is not None or runner.source_id in dead for runner in self._runners)
+
+    def _is_finished(self) -> bool:
+        """Fix each source's position once, then each log's target once, then wait for the sinks."""
+        if self._positions is None:
+            self._positions = {p.source_id: p.source.current_position() for p in self._pipelines}  # type: ignore[attr-defined]
+        for name, position in self._positions.items():
+            tap = self._taps[name]
+            if name not in self._targets and tap.caught_up_with(position):
+                self._targets[name] = tap.head()
+                for runner in self._runners:
+                    if runner.source_id == name:
+                        runner.until(self._targets[name])
+        return all(
+            runner.failure is not None
+            or (runner.source_id in self._targets and runner.offset() >= self._targets[runner.source_id])
+            for runner in self._runners
+        )
+
+    def _shut_down(self) -> None:
+        for runner in self._runners:
+            runner.drain()
+        for tap in self._taps.values():
+            if not tap.stop(TAP_DRAIN_S):
+                tap.kill()
+        for runner in self._runners:
+            runner.join()
+        if hasattr(self, "_spark"):
+            with contextlib.suppress(Exception):  # a JVM that is already gone has nothing to stop
+                self._spark.stop()
+
+    def _raise_failure(self) -> None:
+        failures: list[TailraceError | None] = [tap.failure for tap in self._taps.values()]
+        failures += [runner.failure for runner in self._runners]
+        for failure in failures:
+            if failure is not None:
+                raise failure
+
+    @contextlib.contextmanager
+    def _locks(self) -> Iterator[None]:
+        """One process per pipeline: two would fight for its checkpoints."""
+        with contextlib.ExitStack() as stack:
+            for pipeline in self._pipelines:
+                stack.enter_context(_lock(self._layout, pipeline.name))
+            yield
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGINT and SIGTERM drain; a second one ends at once, which loses nothing either (Law 7)."""
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if self._stopping.is_set():
+                os._exit(128 + number)
+            self.stop()
+
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _lock(layout: Layout, pipeline: str) -> Iterator[None]:
+    folder = layout.pipeline(pipeline)
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "run.lock", "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SetupError(
+                "pipeline.running",
+                f"the pipeline {pipeline!r} is already running in this data directory",
+                hint="stop the other process, or use another data_dir",
+            ) from None
+        yield

@@ -1,0 +1,69 @@
+"""What is going on, as plain data: for the terminal, `--json` and tests."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+TapState = Literal["starting", "running", "waiting", "blocked", "failed", "stopped"]
+SinkState = Literal["starting", "running", "waiting", "failed", "stopped"]
+
+
+@dataclass(frozen=True)
+class TapStatus:
+    """A source's tap. `settled` is the source position up to which everything committed is in the log."""
+
+    source: str
+    state: TapState = "starting"
+    pid: int | None = None
+    restarts: int = 0
+    rows: int = 0
+    transactions: int = 0
+    last_commit_us: int = 0
+    received_lsn: int = 0
+    durable_lsn: int = 0
+    settled: str = ""
+    head: int = 0
+    warnings: tuple[str, ...] = ()
+    error: dict[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class TableStatus:
+    """What a sink got of one table since the run began; `last_us` is its newest change's commit time."""
+
+    rows: int
+    bytes: int
+    last_us: int
+
+
+@dataclass(frozen=True)
+class SinkStatus:
+    """A sink of a pipeline. `lag_rows` wait in the log; `lag_s` is how long the oldest of them has waited."""
+
+    pipeline: str
+    sink: str
+    kind: str
+    source: str
+    state: SinkState = "starting"
+    offset: int = 0
+    lag_rows: int = 0
+    lag_s: float = 0.0
+    batches: int = 0
+    bound_limited: int = 0
+    tables: dict[str, TableStatus] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    error: dict[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Status:
+    """One look at a run."""
+
+    started: float
+    at: float
+    taps: tuple[TapStatus, ...] = ()
+    sinks: tuple[SinkStatus, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)

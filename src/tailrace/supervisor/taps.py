@@ -1,0 +1,167 @@
+"""Tap processes: started with their request on stdin, watched, restarted when they die."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+from tailrace.capture.tap import Request
+from tailrace.changelog import LogReader
+from tailrace.config import Model, Secret
+from tailrace.errors import LogError, SetupError, SourceError, TailraceError
+from tailrace.spec import Platform
+from tailrace.supervisor.backoff import Backoff
+from tailrace.supervisor.layout import Layout
+from tailrace.supervisor.status import TapStatus
+
+HEALTHY_S = 30.0
+"""A tap that lived this long is restarted without waiting."""
+
+
+class TapProcess:
+    """The tap of one source. `tick` keeps it alive; `failure` is why it stopped for good."""
+
+    def __init__(self, kind: str, source: Model, platform: Platform) -> None:
+        self.source_id: str = source.id  # type: ignore[attr-defined]
+        self._kind, self._source, self._platform = kind, source, platform
+        self._layout = Layout(platform.data_dir)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._backoff = Backoff(platform.retry)
+        self._restarts = -1
+        self._started = 0.0
+        self._next_start = 0.0
+        self._reader: LogReader | None = None
+        self.failure: TailraceError | None = None
+
+    def start(self) -> None:
+        status = self._layout.tap_status(self.source_id)
+        status.parent.mkdir(parents=True, exist_ok=True)
+        status.unlink(missing_ok=True)
+        with open(self._layout.tap_output(self.source_id), "ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tailrace.capture.tap"],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # a terminal's Ctrl-C is for us; we then drain it in order
+            )
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as pipe:
+            pipe.write(json.dumps(dataclasses.asdict(self._request())).encode())
+        self._restarts += 1
+        self._started = time.monotonic()
+
+    def tick(self) -> None:
+        """Restart a tap that was killed or crashed; keep the reason of one that gave up."""
+        if self.failure is not None or self._process is None:
+            return
+        code = self._process.poll()
+        if code is None:
+            return
+        error = self._read_status().get("error")
+        if code > 0 and error:
+            kind = SetupError if code == SetupError.exit_code else SourceError
+            self.failure = kind(error["code"], error["message"], hint=error["hint"], where=error["where"])
+            return
+        if self._next_start == 0.0:
+            healthy = time.monotonic() - self._started > HEALTHY_S
+            self._next_start = time.monotonic() + (0.0 if healthy else self._backoff.next())
+        if time.monotonic() >= self._next_start:
+            self._next_start = 0.0
+            self.start()
+
+    def stop(self, timeout: float) -> bool:
+        """SIGTERM drains it; False if it did not end in time."""
+        if self._process is None or self._process.poll() is not None:
+            return True
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """The last resort; it hurts nothing (Law 7)."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def head(self) -> int:
+        """The log's end; 0 while there is no log."""
+        with contextlib.suppress(LogError):
+            if self._reader is None:
+                self._reader = LogReader(self._layout.log(self.source_id), start=1 << 62)
+            self._reader.refresh()
+            self._reader.forget(self._reader.end)
+            return self._reader.end
+        return 0
+
+    def status(self) -> TapStatus:
+        fields = self._read_status()
+        state = "failed" if self.failure is not None else fields.get("state", "starting")
+        if state not in ("failed", "stopped") and self._process is not None and self._process.poll() is not None:
+            state = "waiting"
+        known = {name for name in TapStatus.__dataclass_fields__ if name in fields}
+        picked = {name: fields[name] for name in known} | {"warnings": tuple(fields.get("warnings", ()))}
+        picked |= {"state": state, "restarts": max(0, self._restarts), "head": self.head()}
+        if self.failure is not None:
+            picked["error"] = self.failure.as_dict()
+        return TapStatus(**(picked | {"source": self.source_id}))
+
+    def caught_up_with(self, position: str) -> bool:
+        """Whether everything committed before `position` at the source is in the log."""
+        fields = self._read_status()
+        settled = fields.get("settled")
+        fresh = fields.get("state") == "running"
+        return bool(fresh and settled and self._source.is_past(settled, position))  # type: ignore[attr-defined]
+
+    def _read_status(self) -> dict[str, Any]:
+        try:
+            fields: dict[str, Any] = json.loads(self._layout.tap_status(self.source_id).read_text())
+        except FileNotFoundError:
+            return {}
+        return fields
+
+    def _request(self) -> Request:
+        platform = self._platform
+        return Request(
+            type=self._kind,
+            config=_revealed(self._source),
+            log_path=str(self._layout.log(self.source_id).absolute()),
+            status_path=str(self._layout.tap_status(self.source_id).absolute()),
+            parent=os.getpid(),
+            memory_bytes=platform.tap.memory_bytes,
+            group_commit_s=platform.log.group_commit.total_seconds(),
+            segment_bytes=platform.log.segment_bytes,
+            retention_bytes=platform.log.retention.max_bytes,
+            retention_age_s=platform.log.retention.max_age.total_seconds(),
+            retry_initial_s=platform.retry.initial.total_seconds(),
+            retry_max_s=platform.retry.max.total_seconds(),
+            retry_jitter=platform.retry.jitter,
+        )
+
+
+def _revealed(model: Model) -> dict[str, Any]:
+    """A configuration with its secrets in the clear, for the pipe to the tap only."""
+
+    def reveal(value: Any) -> Any:
+        if isinstance(value, Secret):
+            return value.get_secret_value()
+        if isinstance(value, Model):
+            return {name: reveal(getattr(value, name)) for name in type(value).model_fields}
+        if isinstance(value, os.PathLike):
+            return str(value)
+        if isinstance(value, tuple | list):
+            return [reveal(item) for item in value]
+        return value
+
+    revealed: dict[str, Any] = reveal(model)
+    return revealed

@@ -1,0 +1,1 @@
+"""TALK about it: thin doors to what the rest of the house does."""

@@ -1,0 +1,29 @@
+"""The command line. One module per command; each imports what it needs when it runs, so that all start fast.
+
+Exit codes: 0 ok, 1 it failed while running, 2 a document or the call is wrong, 3 the machine is not ready.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from tailrace.surfaces.cli.run import run
+from tailrace.surfaces.cli.schema import schema
+from tailrace.surfaces.cli.validate import validate
+from tailrace.surfaces.cli.version import version
+
+app = typer.Typer(
+    name="tailrace",
+    help="Every committed change of a database, carried to every place that needs it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for _command in (validate, run, schema, version):
+    app.command()(_command)
+
+
+def main() -> None:
+    """The `tailrace` command."""
+    app(prog_name="tailrace")

@@ -1,0 +1,63 @@
+"""How commands speak: plain lines for people, one JSON object for machines, errors that name the way out."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from tailrace.errors import TailraceError
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+"""The option that every command has."""
+
+
+@contextmanager
+def guard(as_json: bool) -> Iterator[None]:
+    """Turn a `TailraceError` into its report and exit code. Anything else is a bug and stays a traceback."""
+    try:
+        yield
+    except TailraceError as error:
+        if as_json:
+            say_json({"ok": False, "problems": _problems(error)})
+        else:
+            for problem in _problems(error):
+                _say_problem(problem)
+        raise typer.Exit(error.exit_code) from None
+
+
+def say(text: str, *, color: str | None = None) -> None:
+    """One line for people, on standard output; coloured where a terminal shows it."""
+    typer.secho(text, fg=color, color=_coloured())
+
+
+def say_json(value: Any) -> None:
+    """One JSON document for machines, on standard output."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _say_problem(problem: dict[str, Any]) -> None:
+    code = typer.style(f"error[{problem['code']}]", fg="red", bold=True)
+    path = f"{problem['path']}: " if problem.get("path") else ""
+    lines = [f"{code} {path}{problem['message']}"]
+    lines += [f"  at {problem['where']}"] if problem["where"] else []
+    lines += [f"  hint: {problem['hint']}"] if problem["hint"] else []
+    typer.secho("\n".join(lines), err=True, color=_coloured())
+
+
+def _problems(error: TailraceError) -> list[dict[str, Any]]:
+    from tailrace.config.problems import DocumentError
+    from tailrace.config.secret import redact
+
+    if isinstance(error, DocumentError):
+        return [{**problem.as_dict(), "where": problem.where} for problem in error.problems]
+    return [{key: redact(text) for key, text in error.as_dict().items()}]
+
+
+def _coloured() -> bool | None:
+    """None leaves it to the terminal; https://no-color.org is kept."""
+    return False if os.environ.get("NO_COLOR") else None

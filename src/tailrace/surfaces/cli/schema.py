@@ -1,0 +1,27 @@
+"""`tailrace schema`: the JSON Schema of a document, for editors and forms."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from tailrace.surfaces.cli.output import Json, guard, say_json
+
+
+class Kind(Enum):
+    """The documents there are."""
+
+    PIPELINE = "pipeline"
+    PLATFORM = "platform"
+
+
+def schema(
+    document: Annotated[Kind, typer.Argument(help="Which document.")] = Kind.PIPELINE, as_json: Json = False
+) -> None:
+    """Print the JSON Schema of a document, with every connector. It is JSON with and without --json."""
+    with guard(as_json):
+        from tailrace.spec import json_schema
+
+        say_json(json_schema(document.value))

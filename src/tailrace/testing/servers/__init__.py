@@ -1,0 +1,15 @@
+"""Real servers without containers: on a free loopback port, in a directory of their own, stopped by pid.
+
+    with PostgresServer() as postgres, KafkaBroker() as kafka:
+        run(postgres.dsn(), kafka.bootstrap)
+
+As context managers they start and, at the end, stop and remove what was temporary. As objects they have
+`start()`, `stop()`, `restart()` and `kill()`, all of which keep port and data. A server dies with the thread
+that started it, so start it from one that lives as long as it is needed.
+"""
+
+from tailrace.testing.servers.kafka import KafkaBroker
+from tailrace.testing.servers.maven import fetch_jars
+from tailrace.testing.servers.postgres import PostgresServer
+
+__all__ = ["KafkaBroker", "PostgresServer", "fetch_jars"]

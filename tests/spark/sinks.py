@@ -1,0 +1,96 @@
+"""A sink whose deliveries can be read back: one line per record, with when and by whom it was written."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from tailrace.contracts import Delivery, Sink, Span, Writer
+from tailrace.errors import SinkError
+
+
+class LinesSink(Sink):
+    """Appends; a repeat is a repeat. With `marks` it keeps a mark, written in `commit`."""
+
+    columns: ClassVar[tuple[str, ...]] = ("seq", "key", "op", "after", "tx_id")
+
+    directory: str
+    marks: bool = False
+    pause_s: float = 0.0
+    gather_s: float = 0.0
+
+    def gather(self) -> tuple[float, int] | None:
+        return (self.gather_s, 1 << 30) if self.gather_s else None
+
+    def prepare(self, delivery: Delivery) -> None:
+        Path(self.directory).mkdir(parents=True, exist_ok=True)
+
+    def mark(self, delivery: Delivery, log_id: str) -> int:
+        file = Path(self.directory) / "mark"
+        return int(file.read_text()) if self.marks and file.exists() else 0
+
+    def open(self, delivery: Delivery, span: Span, task: int) -> Writer:
+        return LinesWriter(Path(self.directory), delivery, span, task, self.pause_s)
+
+    def commit(self, delivery: Delivery, span: Span, receipts: list[str]) -> None:
+        if (Path(self.directory) / "refuse-commit").exists():
+            raise SinkError("sink.unavailable", "commit refused", hint="remove refuse-commit", where=self.id)
+        with (Path(self.directory) / "commits").open("a") as out:
+            out.write(json.dumps([span.start, span.end, sorted(receipts)]) + "\n")
+        if self.marks:
+            (Path(self.directory) / "mark").write_text(str(span.end))
+
+
+@dataclass(frozen=True)
+class LinesWriter:
+    directory: Path
+    delivery: Delivery
+    span: Span
+    task: int
+    pause_s: float
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> str:
+        count = 0
+        with (self.directory / "lines").open("a", buffering=1) as out:
+            for batch in batches:
+                for row in batch.to_pylist():
+                    time.sleep(self.pause_s)
+                    if (self.directory / "refuse").exists():
+                        raise SinkError("sink.unavailable", "refused", hint="remove refuse", where="lines")
+                    out.write(json.dumps(self._line(row)) + "\n")
+                    count += 1
+        return f"{self.task}:{count}"
+
+    def _line(self, row: dict[str, Any]) -> dict[str, Any]:
+        after = json.loads(row["after"])
+        return {
+            "seq": row["seq"],
+            "id": after["id"],
+            "n": after["n"],
+            "tx": row["tx_id"],
+            "value": json.loads(row["value"]),
+            "span": [self.span.start, self.span.end],
+            "task": self.task,
+            "attempt": self.delivery.tenant,
+            "pid": os.getpid(),
+            "at": time.time(),
+        }
+
+
+def read_lines(directory: Path) -> list[dict[str, Any]]:
+    """What was delivered, in the order of writing; a line that is being written is left out."""
+    file = directory / "lines"
+    text = file.read_text() if file.exists() else ""
+    return [json.loads(line) for line in text.split("\n")[:-1]]
+
+
+def read_commits(directory: Path) -> list[list[Any]]:
+    file = directory / "commits"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []

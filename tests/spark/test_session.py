@@ -1,0 +1,58 @@
+"""The session's settings: which are ours, which are the user's, which are refused."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tailrace.errors import ConfigError
+from tailrace.spark.session import FIXED, session_settings
+
+
+@pytest.mark.parametrize(
+    ("conf", "code"),
+    [
+        ({"spark.speculation": "true"}, "config.speculation"),
+        ({"spark.task.maxFailures": "4"}, "config.task_retries"),
+        ({"spark.python.daemon.module": "pyspark.daemon"}, "config.daemon"),
+        ({"spark.python.use.daemon": "false"}, "config.daemon"),
+    ],
+)
+def test_what_could_reorder_a_key_is_refused(conf: dict[str, str], code: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        session_settings("local[*]", conf)
+    assert refused.value.code == code
+    assert next(iter(conf)) in refused.value.hint
+
+
+def test_a_master_that_retries_tasks_is_refused() -> None:
+    with pytest.raises(ConfigError) as refused:
+        session_settings("local[2,4]", {})
+    assert refused.value.code == "config.task_retries"
+    assert session_settings("local[2,1]", {})["spark.master"] == "local[2,1]"
+
+
+def test_the_users_settings_win() -> None:
+    settings = session_settings("local[2]", {"spark.ui.enabled": "true"}, driver_memory="3g")
+    assert settings["spark.ui.enabled"] == "true"
+    assert settings["spark.driver.memory"] == "3g"
+    assert settings.items() >= FIXED.items()
+
+
+def test_only_a_local_driver_hides_on_the_loopback() -> None:
+    assert "spark.driver.host" not in session_settings("spark://host:7077", {})
+    assert session_settings("local", {})["spark.driver.host"] == "127.0.0.1"
+
+
+def test_large_values_are_not_lost_to_a_parsers_limit(spark: SparkSession) -> None:
+    size = 25_000_000  # the parser's own limit is 20,000,000
+    image = f"concat('{{\"id\":1,\"text\":\"', repeat('x', {size}), '\"}}')"
+    row = spark.sql(f"select length(get_json_object({image}, '$.text')) as size").collect()[0]
+    assert row["size"] == size
+
+
+def test_times_are_utc(spark: SparkSession) -> None:
+    assert (
+        spark.sql("select cast(timestamp_micros(0) as string) as t").collect()[0]["t"]
+        == "1970-01-01 00:00:00"
+    )

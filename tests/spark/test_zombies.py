@@ -1,0 +1,95 @@
+"""Nobody delivers after death: kill the driver, the JVM or a worker while tasks write, and read what came
+late."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.spark.logs import Shop
+from tests.spark.sinks import read_lines
+from tests.spark.stage import wait_until
+
+ROWS = 6000
+"""Enough for two tasks."""
+LATE_S = 0.5
+"""What a dying process may still write: the kernel needs a moment on a busy machine."""
+
+
+class Road:
+    """A driver in a process of its own, delivering slowly; see `zombie_driver.py`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.out = directory / "out"
+        with_log = Shop(directory / "log")
+        with_log.commit(ROWS)
+        with_log.writer.close()
+        command = [sys.executable, str(Path(__file__).with_name("zombie_driver.py")), str(directory)]
+        self.driver = subprocess.Popen(command)
+        self.family: list[psutil.Process] = []
+
+    def wait_for_writers(self) -> None:
+        """Until both tasks are in the middle of it."""
+        wait_until(lambda: len(self.writers()) == 2)
+        self.family = psutil.Process(self.driver.pid).children(recursive=True)
+
+    def stop(self) -> None:
+        self.driver.kill()
+        self.driver.wait()
+
+    def writers(self) -> set[int]:
+        return {line["pid"] for line in read_lines(self.out)}
+
+    def jvm(self) -> psutil.Process:
+        return next(process for process in self.family if process.name() == "java")
+
+    def kill(self, pid: int) -> float:
+        os.kill(pid, signal.SIGKILL)
+        return time.time()
+
+    def assert_gone(self) -> None:
+        _, alive = psutil.wait_procs(self.family, timeout=10)
+        assert alive == []
+
+
+@pytest.fixture
+def road(tmp_path: Path) -> Iterator[Road]:
+    running = Road(tmp_path)
+    try:
+        running.wait_for_writers()
+        yield running
+    finally:
+        running.stop()
+        running.assert_gone()
+
+
+@pytest.mark.parametrize(
+    "victim", [lambda road: road.driver.pid, lambda road: road.jvm().pid], ids=["driver", "jvm"]
+)
+def test_nothing_is_delivered_after(road: Road, victim: Callable[[Road], int]) -> None:
+    killed = road.kill(victim(road))
+    road.assert_gone()
+    late = [line["at"] - killed for line in read_lines(road.out) if line["at"] > killed]
+    assert max(late, default=0.0) < LATE_S
+    assert len(read_lines(road.out)) < ROWS
+
+
+def test_the_attempt_after_a_killed_worker_waits_for_its_siblings(road: Road) -> None:
+    """Spark abandons the sibling's task, but not its process: the next attempt must not overtake it."""
+    road.kill(next(iter(road.writers())))
+    assert road.driver.wait(timeout=120) == 0  # it tries again, as a supervisor would, until all is delivered
+
+    attempts: dict[str, list[dict[str, Any]]] = {"1": [], "2": []}
+    for line in read_lines(road.out):
+        attempts[line["attempt"]].append(line)
+    assert sorted(line["seq"] for line in attempts["2"]) == list(range(ROWS))
+    assert max(line["at"] for line in attempts["1"]) <= min(line["at"] for line in attempts["2"])

@@ -1,0 +1,40 @@
+"""A driver to be killed: delivers a log slowly, starts again when a batch fails, ends when all is
+delivered."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+ROOT = str(Path(__file__).parents[2])
+sys.path[0] = ROOT
+os.environ["PYTHONPATH"] = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+from tailrace.changelog import LogReader  # noqa: E402
+from tailrace.contracts import Delivery  # noqa: E402
+from tailrace.spark.query import start_query  # noqa: E402
+from tailrace.spark.session import open_session  # noqa: E402
+from tests.spark.sinks import LinesSink  # noqa: E402
+
+
+def main(directory: Path) -> None:
+    spark = open_session(directory / "spark.log", master="local[2]")
+    sink = LinesSink(id="lines", directory=str(directory / "out"), pause_s=0.001)
+    end = LogReader(directory / "log").end
+    for attempt in ("1", "2"):
+        delivery = Delivery("shop-feed", attempt, "shop")
+        query = start_query(
+            spark, directory / "log", sink, delivery, connector="postgresql", state_dir=directory / "state"
+        )
+        while query.is_active() and query.progress().offset < end:
+            time.sleep(0.01)
+        if query.error() is None:
+            query.drain(30)
+            break
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
