@@ -20,7 +20,7 @@ from typing import Any
 from tailrace import lifeline
 from tailrace.changelog import Bounds, LogWriter, Verdict, enforce
 from tailrace.contracts import Source
-from tailrace.errors import Action, LogError, TailraceError, decide
+from tailrace.errors import Action, LogError, SourceError, TailraceError, decide
 from tailrace.registry import SOURCES
 
 STATUS_S = 0.5
@@ -135,7 +135,8 @@ class Tap:
             vitals |= {"warnings": self._source.warnings, "settled": self._source.settled()}
             vitals["rows"] += self._captured_rows
         status = {"state": state, "pid": os.getpid(), "at": time.time(), **vitals, **more}
-        write_status(Path(self._request.status_path), status)
+        with contextlib.suppress(OSError):  # a full disk is what the status tells of, not a reason to end
+            write_status(Path(self._request.status_path), status)
 
 
 def write_status(path: Path, status: dict[str, Any]) -> None:
@@ -156,15 +157,23 @@ def main() -> int:
     try:
         tap.run()
     except TailraceError as error:
-        status = {"state": "failed", "pid": os.getpid(), "at": time.time(), "error": error.as_dict()}
-        write_status(Path(request.status_path), status)
-        return error.exit_code
+        return _fail(request, error)
     except OSError as error:
-        failure = LogError("log.io", f"the change log cannot be written: {error}", hint="check the data directory")
-        status = {"state": "failed", "pid": os.getpid(), "at": time.time(), "error": failure.as_dict()}
-        write_status(Path(request.status_path), status)
-        return failure.exit_code
+        text = f"the change log cannot be written: {error}"
+        return _fail(request, LogError("log.io", text, hint="check the data directory"))
+    except Exception as error:
+        text = f"the tap has a defect: {error!r}"
+        _fail(request, SourceError("source.crashed", text, hint="see its standard error; please report it"))
+        raise
     return 0
+
+
+def _fail(request: Request, error: TailraceError) -> int:
+    """Leave the reason as the last status."""
+    status = {"state": "failed", "pid": os.getpid(), "at": time.time(), "error": error.as_dict()}
+    with contextlib.suppress(OSError):
+        write_status(Path(request.status_path), status)
+    return error.exit_code
 
 
 if __name__ == "__main__":

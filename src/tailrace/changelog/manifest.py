@@ -162,8 +162,8 @@ def file_name(number: int) -> str:
 
 def header_of(storage: Directory, name: str) -> Header | None:
     """The state a manifest file begins with; None for one whose first line never became whole."""
-    first = bytes(storage.tail(name, 0)).split(b"\n", 1)
-    entry = decode(first[0]) if len(first) == 2 else None
+    line = storage.first_line(name)
+    entry = decode(line[:-1]) if line.endswith(b"\n") else None
     return entry if isinstance(entry, Header) else None
 
 

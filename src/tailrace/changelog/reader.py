@@ -74,7 +74,7 @@ class LogReader:
             return
         for entry in self._tail.entries():
             if isinstance(entry, Header):
-                self._schemas |= {schema.id: schema for schema in entry.schemas}
+                self._enter(entry)
             if isinstance(entry, Line):
                 self._add(entry)
             if len(self._lines) >= WINDOW_LINES:
@@ -130,6 +130,7 @@ class LogReader:
         below = [pair for pair in headers if start is None or pair[1].base <= start]
         name, header = headers[0] if start is None or not below else below[-1]
         self.log_id, self.source, self._end = header.log_id, header.source, header.base
+        self._start = start or 0  # lines before it would only fill the window
         self._tail = manifest.Tail(self.storage, file=name)
         self._first_file: tuple[str, int] | None = None
 
@@ -140,41 +141,58 @@ class LogReader:
     def _earliest(self) -> int:
         names = self.storage.list(manifest.FOLDER)
         if self._first_file is None or self._first_file[0] != names[0]:
-            header = manifest.header_of(self.storage, names[0])
-            self._first_file = (names[0], header.base if header else 0)
+            name, header = self._headers()[0]
+            self._first_file = (name, header.base)
         return self._first_file[1]
+
+    def _enter(self, header: Header) -> None:
+        """Cross to another manifest file. Where retention took files between, what is held before the gap goes
+        too, so that a range across it is refused as expired and never comes out shorter (Law 2)."""
+        if header.log_id != self.log_id:
+            raise _replaced(self.storage, f"the log {self.log_id} was replaced by {header.log_id}")
+        if header.base != self._end:
+            self._lines.clear()
+        self._schemas |= {schema.id: schema for schema in header.schemas}
+        self._end = header.base
 
     def _add(self, line: Line) -> None:
         self._schemas |= {schema.id: schema for schema in line.schemas}
         self._end = line.end
-        if line.rows:
+        if line.rows and line.end > self._start:
             self._lines.append(line)
 
     def _after(self, start: int) -> list[Line]:
         return self._lines[bisect.bisect_right(self._lines, start, key=lambda line: line.end) :]
 
     def _require(self, start: int, end: int) -> None:
-        held = self._lines[0].base if self._lines else self._end
-        if start < held and start < self.earliest:
+        """Hold every line of `[start, end)`, or raise."""
+        if end > self._end:
+            self.forget(start)
+            self.refresh()
+        if start < self._held or end > self._end:
+            self._go_back(start)
+        if start < self._held:
             raise LogError(
                 "log.expired",
                 f"offsets {start} to {self.earliest} are no longer in the log",
                 hint="raise log.retention or mark the sink required; then resync this sink from a snapshot",
                 where=str(self.storage.root),
             )
-        if start < held:
-            self._lines, self._schemas = [], {}
-            self._open(start)
-            self.refresh()
         if end > self._end:
-            self.refresh()
-        if end > self._end:
-            raise LogError(
-                "log.replaced",
-                f"the log ends at {self._end}, before offset {end}",
-                hint="the log was recreated or restored: delete the sink's checkpoint to start over on this log",
-                where=str(self.storage.root),
-            )
+            raise _replaced(self.storage, f"the log ends at {self._end}, before offset {end}")
+
+    @property
+    def _held(self) -> int:
+        """The first offset in memory."""
+        return self._lines[0].base if self._lines else self._end
+
+    def _go_back(self, start: int) -> None:
+        known = self.log_id
+        self._lines, self._schemas = [], {}
+        self._open(start)
+        if self.log_id != known:
+            raise _replaced(self.storage, f"the log {known} was replaced by {self.log_id}")
+        self.refresh()
 
     def _cut_inside(self, line: Line, start: int, limits: Limits) -> int:
         ends = list(self._transaction_ends(line))
@@ -217,6 +235,15 @@ def head(path: str | os.PathLike[str]) -> int:
         if ends:
             return ends[-1]
     return 0
+
+
+def _replaced(storage: Directory, what: str) -> LogError:
+    return LogError(
+        "log.replaced",
+        what,
+        hint="the log was recreated or restored: delete the sink's checkpoint to start over on this log",
+        where=str(storage.root),
+    )
 
 
 def _part(line: Line, frame: FrameRef, start: int, end: int) -> Part:

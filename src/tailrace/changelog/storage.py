@@ -41,13 +41,26 @@ class Directory:
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> pa.Buffer:
         """A range of a file, mapped rather than copied where it is large."""
-        path = self.root / name
-        length = path.stat().st_size - offset if length is None else length
-        if length == 0:
-            return pa.py_buffer(b"")
-        with pa.memory_map(str(path)) as mapped:
-            mapped.seek(offset)
-            return mapped.read_buffer(length)
+        try:
+            size = self.size(name)
+            length = size - offset if length is None else length
+            if offset + length > size:
+                raise _short(self.root / name)
+            if length == 0:
+                return pa.py_buffer(b"")
+            with pa.memory_map(str(self.root / name)) as mapped:
+                mapped.seek(offset)
+                return mapped.read_buffer(length)
+        except FileNotFoundError as error:
+            raise _gone(self.root / name) from error
+
+    def first_line(self, name: str) -> bytes:
+        """The first line with its end, or what there is of it; empty for a file that is gone."""
+        try:
+            with open(self.root / name, "rb") as file:
+                return file.readline()
+        except FileNotFoundError:
+            return b""
 
     def tail(self, name: str, offset: int) -> bytes:
         """What was appended after `offset`, read by a file handle: a mapping would not see growth."""
@@ -58,8 +71,8 @@ class Directory:
     def append(self, name: str, *parts: bytes | pa.Buffer) -> None:
         """Add `parts` at the end; not durable before `sync`."""
         view = [memoryview(part) for part in parts]
-        fd = self._handle(name)
         with _space_errors(self.root):
+            fd = self._handle(name)
             while view:
                 written = os.writev(fd, view)
                 view = _rest(view, written)
@@ -75,14 +88,15 @@ class Directory:
     def replace(self, name: str, data: bytes) -> None:
         """Write a whole small file atomically and durably."""
         path = self.root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        sync_directory(path.parent)
+        with _space_errors(self.root):
+            make_directory(path.parent)
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            sync_directory(path.parent)
 
     def delete(self, name: str) -> None:
         self.finish(name)
@@ -100,7 +114,7 @@ class Directory:
 
     def lock(self, name: str) -> int | None:
         """Take the exclusive lock `name`; None while another process holds it. Closing the fd releases it."""
-        self.root.mkdir(parents=True, exist_ok=True)
+        make_directory(self.root)
         fd = os.open(self.root / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,7 +127,7 @@ class Directory:
         fd = self._open.get(name)
         if fd is None:
             path = self.root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(path.parent)
             fresh = not path.exists()
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             self._open[name] = fd
@@ -131,6 +145,15 @@ def sync_directory(path: Path) -> None:
         os.close(fd)
 
 
+def make_directory(path: Path) -> None:
+    """Make a directory and those above it, each with a durable name."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_directory(path.parent)
+
+
 def _rest(view: list[memoryview], written: int) -> list[memoryview]:
     while view and written >= len(view[0]):
         written -= len(view.pop(0))
@@ -144,10 +167,28 @@ def _space_errors(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         raise LogError(
             "log.no_space",
             f"no space left for the change log in {root}",
             hint="free disk space or lower log.retention.max_bytes; capture waits and loses nothing",
         ) from error
+
+
+def _gone(path: Path) -> LogError:
+    return LogError(
+        "log.expired",
+        f"{path.name} is no longer in the log",
+        hint="raise log.retention or mark the sink required; then resync this sink from a snapshot",
+        where=str(path),
+    )
+
+
+def _short(path: Path) -> LogError:
+    return LogError(
+        "log.corrupt",
+        f"{path.name} is shorter than the log's manifest says",
+        hint="restore the segment from a backup, or recreate the log and take a new snapshot",
+        where=str(path),
+    )

@@ -43,12 +43,16 @@ class LogWriter:
         self._segment_bytes = segment_bytes
         self._manifest_bytes = manifest_bytes
         self._clock = clock
-        self._lock = self._take_lock()
+        self._lock: int | None = self._take_lock()
         self._staged: list[FrameRef] = []
         self._staged_rows = 0
         self._schemas: dict[int, TableSchema] = {}
         self._resume: Mapping[str, str] | None = None
-        self._recover()
+        try:
+            self._recover()
+        except BaseException:
+            self.close()
+            raise
 
     def state(self) -> LogState:
         """Where capture continues: the last durable position and every schema version known."""
@@ -58,7 +62,8 @@ class LogWriter:
         """Make `capture` durable and return the log's next offset.
 
         A part of an open transaction is written but stays invisible; the append that carries its end registers
-        all parts in one line. Nothing else may be appended in between.
+        all parts in one line. Nothing else may be appended in between. After an error nothing is known of
+        what was written: close the writer and open another, which cuts what is not whole.
         """
         if capture.frame is not None:
             self._write_frame(capture.frame)
@@ -76,8 +81,11 @@ class LogWriter:
         self._start_line()
 
     def close(self) -> None:
+        """Let go of the log; closing twice is harmless."""
         self.storage.close()
-        os.close(self._lock)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _commit(self, capture: Capture) -> None:
         refs, frame = self._staged, capture.frame
@@ -193,14 +201,21 @@ class LogWriter:
 
     def _whole_manifests(self) -> list[str]:
         """Manifest files with an intact header; one that was being begun in a crash is removed."""
-        names = self.storage.list(manifest.FOLDER)
-        return [name for name in names if manifest.header_of(self.storage, name) is not None]
+        whole = []
+        for name in self.storage.list(manifest.FOLDER):
+            if manifest.header_of(self.storage, name) is not None:
+                whole.append(name)
+            elif self.storage.first_line(name).endswith(b"\n"):
+                raise _damaged(self.storage, name)
+            else:
+                self.storage.delete(name)
+        return whole
 
     def _create(self) -> None:
         generation = self._next_generation()
         self.log_id, self.epoch = uuid.uuid4().hex, 1
         self.end = generation << 40  # a recreated log's offsets start above every earlier one's
-        self._open_segment(1)
+        self._open_segment(max(map(_number, self.storage.list(SEGMENTS)), default=0) + 1)
         self._begin_manifest(0)
 
     def _next_generation(self) -> int:
@@ -230,8 +245,13 @@ class LogWriter:
         return referenced
 
     def _cut_manifest_tail(self) -> None:
+        """Drop a torn last line. Each line is synced before the next, so whole lines behind one that is not
+        are damage, and what they commit must not be cut away."""
         self._manifest_size = self._tail.offset
-        if self.storage.size(self._manifest) > self._manifest_size:
+        torn = self.storage.tail(self._manifest, self._manifest_size)
+        if any(manifest.decode(line) is not None for line in torn.split(b"\n")[1:]):
+            raise _damaged(self.storage, self._manifest)
+        if torn:
             self.storage.truncate(self._manifest, self._manifest_size)
 
     def _cut_segments(self, referenced: dict[str, int]) -> None:
@@ -243,7 +263,7 @@ class LogWriter:
                 self.storage.delete(name)
             elif name in referenced and self.storage.size(name) > referenced[name]:
                 self.storage.truncate(name, referenced[name])
-        self._open_segment(max((_number(name) for name in names), default=0) + 1)
+        self._open_segment(max(map(_number, names), default=0) + 1)
         self._manifest_segment = _number(self._segment)
 
 
@@ -256,7 +276,14 @@ def _spilled_rows(refs: list[FrameRef], last: Frame | None) -> int:
     return staged if last is None else staged + int(last.txs.column("end_row")[0].as_py())
 
 
+def _damaged(storage: Directory, name: str) -> LogError:
+    return LogError(
+        "log.corrupt",
+        f"a line of {name} is damaged",
+        hint="restore the file from a backup, or recreate the log and take a new snapshot",
+        where=str(storage.root),
+    )
+
+
 def _number(name: str) -> int:
     return int(name.rsplit("/", 1)[1].split(".", 1)[0])
-
-

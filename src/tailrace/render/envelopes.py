@@ -80,7 +80,7 @@ def _native(delivery: Delivery, connector: str) -> Column:
 
 
 def _cloudevents(prefix: str, delivery: Delivery) -> Column:
-    table = F.concat(F.col("schema"), F.lit("."), F.col("table"))
+    table = F.expr("if(schema = '', `table`, concat(schema, '.', `table`))")
     source = _json(f"tailrace/{quote(delivery.pipeline, safe='')}/")[:-1]
     return F.concat(
         F.lit('{"specversion":"1.0","id":"'),

@@ -68,4 +68,5 @@ class _Lines:
         for row in table.to_pylist():
             time = (_EPOCH + timedelta(microseconds=row["ts_us"])).strftime("%H:%M:%S.%f")
             image = row["after"] or row["before"] or row["key"] or ""
-            yield row["seq"], f"{time}  {row['op']}  {row['schema']}.{row['table']}  {image}".rstrip()
+            name = ".".join(part for part in (row["schema"], row["table"]) if part)
+            yield row["seq"], f"{time}  {row['op']}  {name}  {image}".rstrip()

@@ -30,7 +30,8 @@ from tailrace.spark.passage import carried
 FORMAT = "tailrace"
 IDLE_S = 1.0
 """How long `latestOffset` waits for changes before it reports that there are none."""
-POLL_S = 0.01
+FIRST_POLL_S, LAST_POLL_S = 0.004, 0.03
+"""Pauses between looks, growing from the first to the last: quick when busy, cheap when idle."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,7 @@ class Planner:
         """Where the next batch ends, or where the last one did if nothing came within `IDLE_S`."""
         self._settle()
         deadline = time.monotonic() + IDLE_S
+        pause = FIRST_POLL_S
         while True:
             orders = self._control.orders()
             self._log.refresh()
@@ -182,7 +184,8 @@ class Planner:
             if end > self._planned or time.monotonic() >= deadline:
                 self._planned = end
                 return Mark(self._log.log_id, end)
-            time.sleep(POLL_S)
+            time.sleep(pause)
+            pause = min(pause * 1.5, LAST_POLL_S)
 
     def slices(self, start: Mark, end: Mark) -> list[Slice]:
         """The tasks of the batch `[start, end)`."""
@@ -199,6 +202,8 @@ class Planner:
             self._reported = self._planned
 
     def _cut(self, orders: Orders) -> int:
+        if self._log.end <= self._planned:
+            return self._planned
         end = self._log.cut(self._planned, self._options.limits)
         if orders.target is not None:
             end = max(self._planned, min(end, orders.target))

@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 
 from tailrace.contracts import Delivery, Sink
 from tailrace.errors import Action, SparkError, TailraceError, decide
-from tailrace.spark.query import Query, start_query
+from tailrace.spark.query import Progress, Query, start_query
+from tailrace.spark.task import Count
 from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.backoff import Backoff
 from tailrace.supervisor.layout import Layout
@@ -18,6 +19,8 @@ from tailrace.supervisor.status import SinkState, SinkStatus, TableStatus
 
 WATCH_S = 0.1
 DRAIN_S = 120.0
+UNKNOWN = -1
+"""The offset of a sink whose query has not begun."""
 BOUND_WARNING_BATCHES = 10
 """After this many batches in a row that only the bound ended, the bound is called the bottleneck."""
 
@@ -39,8 +42,8 @@ class SinkRunner(threading.Thread):
         self._target: int | None = None
         self._state: SinkState = "starting"
         self._error: TailraceError | None = None
-        self._delivered: dict[str, TableStatus] = {}
-        self._pressed, self._seen_batches, self._seen_limited = 0, 0, 0
+        self._past = Progress(UNKNOWN)
+        self._pressure = _Pressure()
 
     @property
     def failure(self) -> TailraceError | None:
@@ -70,36 +73,33 @@ class SinkRunner(threading.Thread):
         self._halt.set()
 
     def offset(self) -> int:
-        query = self._query
-        return query.progress().offset if query is not None else 0
+        return self._progress().offset
 
     def status(self, head: int) -> SinkStatus:
-        query = self._query
-        base = SinkStatus(self.pipeline, self.sink.id, self.kind, self.source_id, self._state)
-        if query is None:
-            return self._with_error(base)
-        progress = query.progress()
-        tables = dict(self._delivered)
-        for name, count in progress.tables.items():
-            tables[name] = _sum(tables.get(name), TableStatus(count.rows, count.bytes, count.last_us))
-        lag = max(0, head - progress.offset)
+        progress = self._progress()
+        tables = {name: TableStatus(count.rows, count.bytes, count.last_us) for name, count in progress.tables.items()}
+        lag = 0 if progress.offset == UNKNOWN else max(0, head - progress.offset)
         newest = max((table.last_us for table in tables.values()), default=0)
-        return self._with_error(
-            SinkStatus(
-                self.pipeline,
-                self.sink.id,
-                self.kind,
-                self.source_id,
-                self._state,
-                offset=progress.offset,
-                lag_rows=lag,
-                lag_s=max(0.0, time.time() - newest / 1e6) if lag and newest else 0.0,
-                batches=progress.batches,
-                bound_limited=progress.bound_limited,
-                tables=tables,
-                warnings=self._bound_warning(progress.batches, progress.bound_limited),
-            )
+        return SinkStatus(
+            self.pipeline,
+            self.sink.id,
+            self.kind,
+            self.source_id,
+            self._state,
+            offset=max(0, progress.offset),
+            lag_rows=lag,
+            lag_s=max(0.0, time.time() - newest / 1e6) if lag and newest else 0.0,
+            batches=progress.batches,
+            bound_limited=progress.bound_limited,
+            tables=tables,
+            warnings=self._pressure.warnings(progress),
+            error=self._error.as_dict() if self._error is not None else None,
         )
+
+    def _progress(self) -> Progress:
+        """What this run delivered, over all its queries."""
+        query = self._query
+        return self._past if query is None else _sum(self._past, query.progress())
 
     def _run_once(self) -> None:
         self._await_log()
@@ -128,15 +128,9 @@ class SinkRunner(threading.Thread):
         if query.is_active():
             query.drain(DRAIN_S)
         error = query.error()
-        self._keep_counts(query)
+        self._past, self._query = self._progress(), None
         if error is not None:
             raise error
-
-    def _keep_counts(self, query: Query) -> None:
-        for name, count in query.progress().tables.items():
-            added = TableStatus(count.rows, count.bytes, count.last_us)
-            self._delivered[name] = _sum(self._delivered.get(name), added)
-        self._query = None
 
     def _await_log(self) -> None:
         """The tap creates the log with its first position."""
@@ -152,20 +146,25 @@ class SinkRunner(threading.Thread):
         self._state = "waiting"
         self._halt.wait(self._backoff.next())
 
-    def _with_error(self, status: SinkStatus) -> SinkStatus:
-        return replace(status, error=self._error.as_dict()) if self._error is not None else status
 
-    def _bound_warning(self, batches: int, limited: int) -> tuple[str, ...]:
-        if batches > self._seen_batches:
-            grown = limited - self._seen_limited == batches - self._seen_batches
-            self._pressed = self._pressed + (batches - self._seen_batches) if grown else 0
-            self._seen_batches, self._seen_limited = batches, limited
-        if self._pressed < BOUND_WARNING_BATCHES:
+class _Pressure:
+    """Notices when the batch bound, and nothing else, decides how fast a sink gets on."""
+
+    def __init__(self) -> None:
+        self._batches = self._limited = self._in_a_row = 0
+
+    def warnings(self, progress: Progress) -> tuple[str, ...]:
+        batches, limited = progress.batches - self._batches, progress.bound_limited - self._limited
+        if batches:
+            self._in_a_row = self._in_a_row + batches if batches == limited else 0
+            self._batches, self._limited = progress.batches, progress.bound_limited
+        if self._in_a_row < BOUND_WARNING_BATCHES:
             return ()
         return ("every batch ends at its bound while more waits: raise spec.batch.max_events or max_bytes",)
 
 
-def _sum(one: TableStatus | None, other: TableStatus) -> TableStatus:
-    if one is None:
-        return other
-    return TableStatus(one.rows + other.rows, one.bytes + other.bytes, max(one.last_us, other.last_us))
+def _sum(past: Progress, now: Progress) -> Progress:
+    tables = {name: replace(count) for name, count in past.tables.items()}
+    for name, count in now.tables.items():
+        tables.setdefault(name, Count()).add(count)
+    return Progress(now.offset, past.batches + now.batches, past.bound_limited + now.bound_limited, tables)

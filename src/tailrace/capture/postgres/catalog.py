@@ -104,7 +104,7 @@ class PostgresCatalog:
         """Every table a publication could carry, partitions represented by their root."""
         found = self.rows(
             "SELECT n.nspname, c.relname, c.relreplident = 'f' OR EXISTS (SELECT FROM pg_index i "
-            "  WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'i' THEN i.indisreplident "
+            "  WHERE i.indrelid = c.oid AND i.indimmediate AND CASE c.relreplident WHEN 'i' THEN i.indisreplident "
             "  WHEN 'd' THEN i.indisprimary ELSE false END) "
             "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
             "WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition "
@@ -139,11 +139,14 @@ class PostgresCatalog:
 
     def _resolve(self, oid: int) -> tuple[int, int, str]:
         """(base oid, element's base oid or 0, element delimiter)."""
-        [(kind, base, element, array, delimiter)] = self.rows(
+        found = self.rows(
             "SELECT t.typtype, t.typbasetype, t.typelem, coalesce(e.typarray = t.oid, false), coalesce(e.typdelim, ',') "
             "FROM pg_type t LEFT JOIN pg_type e ON e.oid = t.typelem WHERE t.oid = %s::oid",
             oid,
         )
+        if not found:  # dropped since: the stream still has its rows, as text
+            return oid, 0, ","
+        [(kind, base, element, array, delimiter)] = found
         if kind == "d":
             return self._resolve(base)
         if array:
@@ -162,4 +165,8 @@ class PostgresCatalog:
         except psycopg.OperationalError as error:
             raise SourceError(
                 "source.disconnected", f"the database connection broke: {redact(str(error).strip())}", hint="it is retried"
+            ) from error
+        except psycopg.Error as error:
+            raise SourceError(
+                "source.refused", f"the database refused: {redact(str(error).strip())}", hint="see the server's log"
             ) from error

@@ -26,9 +26,20 @@ PINNED = {
     "bytea_output": "hex",
     "client_encoding": "UTF8",
     "statement_timeout": "0",
+    "idle_session_timeout": "0",
 }
 CONNECT_TIMEOUT_S = 10
-_REFUSED = ("password authentication failed", "no password supplied", "no pg_hba.conf entry", "SSL", "certificate")
+KEEPALIVE_BYTES = 18
+"""A keepalive's size; every WAL message is longer, its header alone has 25 bytes."""
+_REFUSED = (
+    "password authentication failed",
+    "no password supplied",
+    "no pg_hba.conf entry",
+    "does not support SSL",
+    "certificate",
+    "alert",
+)
+"""Not every mention of SSL: a server that goes away during a handshake is also told with that word."""
 _UNPRIVILEGED = ("replication role", "permission denied to start WAL sender", "REPLICATION")
 
 
@@ -40,8 +51,12 @@ def connect(dsn: str) -> psycopg.Connection[TupleRow]:
         raise _bad_dsn(error) from error
     except psycopg.Error as error:
         raise connect_error(str(error)) from error
-    for name, value in PINNED.items():
-        connection.execute("SELECT set_config(%s, %s, false)", (name, value))
+    try:
+        for name, value in PINNED.items():
+            connection.execute("SELECT set_config(%s, %s, false)", (name, value))
+    except psycopg.Error as error:
+        connection.close()
+        raise _lost(str(error)) from error
     return connection
 
 
@@ -85,7 +100,10 @@ class ReplicationStream:
 
     def command(self, statement: str) -> list[tuple[str | None, ...]]:
         """Run a replication command; identifiers in it are quoted by the caller."""
-        result = self._connection.exec_(statement.encode())
+        try:
+            result = self._connection.exec_(statement.encode())
+        except psycopg.Error as error:
+            raise _lost(str(error)) from error
         if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.COPY_BOTH):
             raise _command_error(result)
         return [
@@ -102,55 +120,57 @@ class ReplicationStream:
         )
         self._connection.nonblocking = 1
 
-    def wait(self, timeout_s: float) -> None:
-        """Until something arrives, or the time is over."""
-        if self._poll.poll(max(0, int(timeout_s * 1000))):
-            self._consume()
+    def wait(self, timeout_s: float) -> bool:
+        """Until something arrives, or the time is over; whether something did."""
+        arrived = bool(self._poll.poll(max(0, int(timeout_s * 1000))))
+        try:
+            if arrived:
+                self._connection.consume_input()
+        except psycopg.Error as error:
+            raise _lost(str(error)) from error
+        return arrived
 
     def read(self, data: bytearray, ends: array[int], limit: int) -> tuple[bool, memoryview | None]:
-        """Append WAL messages to `data` until nothing is buffered or `limit` bytes are there.
+        """Append WAL messages to `data` until nothing has arrived, a keepalive comes, or `limit` bytes are there.
 
-        Returns (whether more is waiting, the newest keepalive seen).
+        Returns (whether more may be waiting, the keepalive).
         """
-        get, pulse = self._connection.get_copy_data, None
-        size = len(data)
+        get, note, size = self._connection.get_copy_data, ends.append, len(data)
         while size < limit:
             count, message = get(1)
-            if count > 0:
-                if message[0] == 119:
-                    data += message
-                    size += count
-                    ends.append(size)
-                else:
-                    pulse = message
-                    return True, pulse
-            elif count == 0:
-                return False, pulse
-            else:
+            if count > KEEPALIVE_BYTES:
+                data += message
+                size += count
+                note(size)
+            elif count > 0:
+                return True, message
+            elif count < 0:
                 raise self._ended()
-        return True, pulse
+            elif not self.wait(0):
+                return False, None
+        return True, None
 
     def report(self, written: int, flushed: int) -> None:
         """Tell the server what is durable (Law 1) and that we live."""
-        self._connection.put_copy_data(status_update(written, flushed, time.time()))
-        deadline = time.monotonic() + CONNECT_TIMEOUT_S
-        while self._connection.flush():
-            self._poll.poll(100)
-            self._consume()
-            if time.monotonic() > deadline:
-                raise SourceError("source.disconnected", "the server does not read our reports", hint="it is retried")
+        try:
+            self._connection.put_copy_data(status_update(written, flushed, time.time()))
+            deadline = time.monotonic() + CONNECT_TIMEOUT_S
+            while self._connection.flush():
+                self._poll.poll(100)
+                self._connection.consume_input()
+                if time.monotonic() > deadline:
+                    raise _lost("the server does not read our reports")
+        except psycopg.Error as error:
+            raise _lost(str(error)) from error
 
     def close(self) -> None:
         self._connection.finish()
 
-    def _consume(self) -> None:
-        try:
-            self._connection.consume_input()
-        except psycopg.Error as error:
-            raise _lost(str(error)) from error
-
     def _ended(self) -> TailraceError:
-        result = self._connection.get_result()
+        try:
+            result = self._connection.get_result()
+        except psycopg.Error as error:
+            return _lost(str(error))
         if result is None or result.status == pq.ExecStatus.COMMAND_OK:
             return _lost("the server ended the stream")
         return _command_error(result)
@@ -182,6 +202,9 @@ def _lost(text: str) -> SourceError:
 def _command_error(result: pq.abc.PGresult) -> TailraceError:
     state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
     text = redact(result.error_message.decode(errors="replace").strip())
+    # No state: the connection broke. Classes 08, 53 and 57: it is going down or short of something; both pass.
+    if not state or state[:2] in ("08", "53", "57"):
+        return _lost(text)
     match state:
         case "55006":
             return SourceError(
@@ -197,7 +220,13 @@ def _command_error(result: pq.abc.PGresult) -> TailraceError:
                 f"the server cannot give the changes after our position any more: {text}",
                 hint="the slot was invalidated: drop it and this source's log, then take the data anew",
             )
-        case "57P01" | "57P02" | "57P03" | "08006" | "08P01":
-            return _lost(text)
+        case "42704" if "replication slot" in text:
+            return SourceError(
+                "source.position_lost",
+                f"the replication slot is gone: {text}",
+                hint="remove this source's log to start over; sinks then need the current rows once more",
+            )
+        case "42704":
+            return SetupError("source.publication", text, hint="the publication must exist while changes are made")
         case _:
             return SourceError("source.protocol", f"the server refused: {text}", hint="see the server's log")

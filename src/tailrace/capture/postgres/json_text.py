@@ -193,7 +193,7 @@ def _put_base64(src: U8, start: int, length: int, out: U8, at: int) -> int:
 def _put_time(src: U8, start: int, length: int, kind: int, out: U8, at: int) -> int:
     """ISO 8601 with six fractional digits; infinity and years BC stay the database's own text."""
     end = start + length
-    if src[start] > 57 or src[end - 1] == 67:
+    if src[end - 1] > 57:
         return put_string(src, start, length, out, at)
     out[at] = QUOTE
     at += 1

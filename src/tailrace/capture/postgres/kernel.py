@@ -168,12 +168,13 @@ def close_transaction(state, txs):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _room(buf, p, end, rel, relation, cols, origin):  # type: ignore[no-untyped-def]
-    """Arena bytes a change can take: a value stands in its image, in the key and, if the key moved, in a header."""
+    """Arena bytes a change can take. A value stands in the key and in an image; with an old tuple, where the key
+    may move, in the keys, images and headers of two rows, and a header escapes it once more."""
     count = rel[relation, 2]
     names = 0
     for c in range(rel[relation, 1], rel[relation, 1] + count):
         names += cols[c, 6] + 48
-    copies = 2 if buf[p] != 85 else 4
+    copies = 8 if buf[p] == 85 and buf[p + 5] in (75, 79) else 2
     return 6 * names + copies * room(buf, p, end - p) + 2 * len(origin) + 256
 
 

@@ -29,6 +29,7 @@ class Rows:
         self.spans = np.empty((MAX_ROWS, SPANS + 1), dtype=np.int64)
         self.txs = np.empty((MAX_ROWS, 5), dtype=np.int64)
         self._origin = np.zeros(1, dtype=np.uint8)
+        self._origin_name = ""
         self._arena_bytes = arena_bytes
 
     @property
@@ -52,6 +53,11 @@ class Rows:
     @property
     def count(self) -> int:
         return int(self.state[S.ROWS])
+
+    @property
+    def empty(self) -> bool:
+        """Whether everything received is handed over: no transaction is open, none waits."""
+        return not (self.in_transaction or self.finished or self.count)
 
     @property
     def last_commit_us(self) -> int:
@@ -86,10 +92,13 @@ class Rows:
         """The open transaction was replicated from elsewhere: its rows say so in their headers."""
         text = f'"origin":{json.dumps(name)}'.encode()
         self._origin = np.frombuffer(text, dtype=np.uint8)
+        self._origin_name = name
         self.state[S.ORIGIN] = len(text)
 
     def add(self, op: str, schema: TableSchema, after: str | None, headers: dict[str, str] | None) -> None:
         """A change that is not a row: a truncate or a message. There must be room (`fits`)."""
+        if self.state[S.ORIGIN]:
+            headers = {**(headers or {}), "origin": self._origin_name}
         row, at = self.count, int(self.state[S.ARENA])
         spans = [at, at]
         for text in (None, after, None, json.dumps(headers, separators=(",", ":")) if headers else None):
@@ -105,7 +114,8 @@ class Rows:
         self.state[S.ARENA] = at
 
     def fits(self, size: int) -> bool:
-        return self.count + 2 <= MAX_ROWS and self.state[S.ARENA] + size <= len(self.arena)
+        rows_free = self.count + 2 <= len(self.rows) and self.state[S.TXS] < len(self.txs)
+        return rows_free and self.state[S.ARENA] + size <= len(self.arena)
 
     def begin(self, lsn: int, ts_us: int) -> None:
         """Open a transaction of one message outside any other (a non-transactional logical message)."""

@@ -28,11 +28,13 @@ class Server:
     system: str
     timeline: str
     database: str
+    flushed: int
+    """Where its WAL ends."""
 
 
 def identify(stream: ReplicationStream) -> Server:
-    [(system, timeline, _, database)] = stream.command("IDENTIFY_SYSTEM")
-    return Server(str(system), str(timeline), str(database))
+    [(system, timeline, flushed, database)] = stream.command("IDENTIFY_SYSTEM")
+    return Server(str(system), str(timeline), str(database), lsn_number(str(flushed)))
 
 
 def check_settings(catalog: PostgresCatalog) -> None:
@@ -73,9 +75,8 @@ def ensure_publications(catalog: PostgresCatalog, name: str, tables: list[Table]
     keyed = [table for table in tables if table.identity]
     keyless = [table for table in tables if not table.identity]
     _publish(catalog, name, keyed, "insert, update, delete, truncate")
-    if not keyless:
-        return (name,)
     # An UPDATE of a published table without an identity fails in the user's own session: publish inserts only.
+    # Made even while empty: WAL from before a publication was made cannot be read with it (PostgreSQL < 18).
     _publish(catalog, name + INSERTS, keyless, "insert, truncate")
     return (name, name + INSERTS)
 
@@ -101,6 +102,13 @@ def ensure_slot(
     if resume is None:
         return found.confirmed
     position = lsn_number(resume["lsn"])
+    if position > server.flushed:
+        # PostgreSQL would wait until its WAL gets there and never send what lies before.
+        raise SourceError(
+            "source.wrong_server",
+            f"the log is at {resume['lsn']}, but the server's WAL ends at {lsn_text(server.flushed)}",
+            hint="the server was restored from a backup: remove this source's log and slot to start over",
+        )
     if found.confirmed > position:
         # PostgreSQL would silently skip ahead to the slot's own position.
         raise _position_lost(
@@ -135,17 +143,18 @@ def _publish(catalog: PostgresCatalog, name: str, tables: list[Table], operation
     existing = catalog.publication_tables(name)
     if existing is None:
         listed = sql.SQL("FOR TABLE {}").format(_names(tables)) if tables else sql.SQL("")
-        catalog.execute(
-            sql.SQL("CREATE PUBLICATION {} {} WITH (publish = {}, publish_via_partition_root = true)").format(
-                sql.Identifier(name), listed, sql.Literal(operations)
+        create = "CREATE PUBLICATION {name} {tables} WITH (publish = {publish}, publish_via_partition_root = true)"
+        mark = "COMMENT ON PUBLICATION {name} IS {mark}"
+        catalog.execute(  # in one transaction: without its mark it would be someone else's
+            sql.SQL(f"{create}; {mark}").format(
+                name=sql.Identifier(name), tables=listed, publish=sql.Literal(operations), mark=sql.Literal(MARK)
             )
         )
-        catalog.execute(sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(sql.Identifier(name), sql.Literal(MARK)))
-        return
-    if {table.name for table in tables} != existing:
-        kind = sql.SQL("SET TABLE {}").format(_names(tables)) if tables else None
-        if kind is not None:
-            catalog.execute(sql.SQL("ALTER PUBLICATION {} {}").format(sql.Identifier(name), kind))
+    elif tables and {table.name for table in tables} != existing:
+        catalog.execute(sql.SQL("ALTER PUBLICATION {} SET TABLE {}").format(sql.Identifier(name), _names(tables)))
+    elif existing and not tables:
+        last = [table for table in catalog.tables() if table.name in existing]
+        catalog.execute(sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(sql.Identifier(name), _names(last)))
 
 
 def _names(tables: list[Table]) -> sql.Composable:

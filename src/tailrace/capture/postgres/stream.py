@@ -27,8 +27,13 @@ from tailrace.schema import SchemaBook, TableSchema
 if TYPE_CHECKING:
     from tailrace.capture.postgres import PostgresSource
 
-READ_BYTES = 1 << 20
+READ_BYTES = 512 << 10
+FLOOD_BYTES = 1 << 20
+"""More than this in one group commit is a flood, which is synced less often: a sync costs as much as a megabyte."""
 FRAME_BYTES = 8 << 20
+MIN_ARENA_BYTES = 1 << 20
+MAX_ARENA_BYTES = 1 << 30
+"""A frame's text columns have 32-bit offsets."""
 REPORT_S = 1.0
 IDLE_S = 10.0
 WAIT_S = 0.5
@@ -52,13 +57,14 @@ class PostgresStream:
         self._config = config
         self._group_commit_s = group_commit_s
         # The arena, the frame made of it and its serialised form are alive at once.
-        self._rows = Rows(max(1 << 20, memory_bytes // 4))
+        self._rows = Rows(min(MAX_ARENA_BYTES, max(MIN_ARENA_BYTES, memory_bytes // 4)))
         self._patterns = TablePatterns(config.tables)
         self._catalog = PostgresCatalog(config.conninfo())
         self._stream: ReplicationStream | None = None
         self._position = self._idle_lsn = 0
         self._stopping = False
         self._new_schemas: dict[int, TableSchema] = {}
+        self._spilled = False
         self.vitals = Vitals()
         self.warnings: list[str] = []
 
@@ -85,7 +91,7 @@ class PostgresStream:
             yield from self._decode(data, ends)
             if pulse is not None:
                 self._hear(messages.keepalive(pulse))
-            yield from self._due(more)
+            yield from self._due()
             self._report(stream)
             if not more:
                 yield Capture(None, None)  # a breath: the tap looks after status and retention
@@ -217,18 +223,19 @@ class PostgresStream:
         elif self._rows.count:
             self.vitals.rows += self._rows.count
             frame, xids = self._rows.take_open()
+            self._spilled = True
             yield Capture(frame, None, self._take_schemas(), xids)
         else:
             self._rows.grow(size)
 
-    def _due(self, more: bool) -> Iterator[Capture]:
+    def _due(self) -> Iterator[Capture]:
         """Group commit: at once after a pause, else every `group_commit`, seldom while the stream is a flood."""
         now = time.monotonic()
-        pause = self._group_commit_s * (4 if more else 1)
+        pause = self._group_commit_s * (4 if self._rows.done_bytes >= FLOOD_BYTES else 1)
         if self._rows.finished and (self._rows.done_bytes >= FRAME_BYTES or now >= self._last_flush + pause):
             yield from self._finished()
         idle = self._reply_wanted or now >= self._last_idle + IDLE_S
-        if idle and self._idle_lsn > self._position and not self._rows.count and not self._rows.in_transaction:
+        if idle and self._idle_lsn > self._position and self._rows.empty:
             self._last_idle = now
             yield Capture(None, self._resume(self._idle_lsn))
 
@@ -241,7 +248,10 @@ class PostgresStream:
         frame, xids = self._rows.take_finished()
         self._last_flush = time.monotonic()
         self._idle_lsn = max(self._idle_lsn, end)
-        if frame is not None:
+        # A transaction can end right after its last part was handed over: it has no rows left, and yet its end
+        # must reach the log before anything else does.
+        if frame is not None or self._spilled:
+            self._spilled = False
             vitals.rows += rows
             yield Capture(frame, self._resume(end), self._take_schemas(), xids)
 
@@ -276,10 +286,15 @@ def message_text(content: bytes) -> str:
         text = content.decode()
     except UnicodeDecodeError:
         return json.dumps({"content_base64": base64.b64encode(content).decode()})
-    with contextlib.suppress(ValueError):
-        if isinstance(json.loads(text), dict):
+    with contextlib.suppress(ValueError, RecursionError):
+        if isinstance(json.loads(text, parse_constant=_refuse), dict):
             return text.replace("\n", " ").replace("\r", " ").strip()
     return json.dumps({"content": text}, ensure_ascii=False)
+
+
+def _refuse(constant: str) -> None:
+    """NaN and Infinity are Python's, not JSON's."""
+    raise ValueError(constant)
 
 
 def _start(ends: array[int], index: int) -> int:

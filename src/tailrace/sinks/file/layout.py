@@ -25,9 +25,10 @@ def table_directory(schema: str, table: str) -> str:
     """`schema.table`, safe and different for different tables on any file system.
 
     Everything but ASCII letters, digits, `_` and `-` is percent-encoded; so is a leading `_`, which would
-    hide the directory from readers. A name too long for a file system ends in a hash instead.
+    hide the directory from readers. A name too long for a file system ends in a hash instead. Logical
+    messages have no schema and go by their prefix alone.
     """
-    name = f"{_safe(schema)}.{_safe(table)}"
+    name = ".".join(_safe(part) for part in (schema, table) if part) or "%"
     if name.startswith("_"):
         name = "%5F" + name[1:]
     if len(name) <= _LONGEST:

@@ -53,9 +53,11 @@ class Ledger:
     def commit(self, span: Span, receipts: list[str]) -> None:
         """Make the staged files of a span visible and move the mark, both or neither."""
         self.settle()
-        renames = [tuple(pair) for receipt in receipts if receipt for pair in json.loads(receipt)]
+        renames = [
+            (staged, final) for receipt in receipts if receipt for staged, final in json.loads(receipt)
+        ]
+        self._refuse_rivals(span, renames)
         page = Page({**self._page().marks, span.log_id: span.end}, renames)
-        self._refuse_strangers(page)
         replace_file(self._file, json.dumps(asdict(page)))
         self.settle()
 
@@ -84,9 +86,17 @@ class Ledger:
         found = json.loads(text)
         return Page(found["marks"], [(staged, final) for staged, final in found["renames"]])
 
-    def _refuse_strangers(self, page: Page) -> None:
-        """A file that is there before its commit was delivered under a ledger that is lost."""
-        known = next((final for _, final in page.renames if (self._root / final).exists()), None)
+    def _refuse_rivals(self, span: Span, renames: list[tuple[str, str]]) -> None:
+        """Another driver moves the mark or clears the staging; a lost ledger knows no visible file."""
+        staged = all((self._root / source).exists() for source, _ in renames)
+        if not staged or self.mark(span.log_id) >= span.end:
+            raise SinkError(
+                "sink.rival",
+                f"something else delivers to {self._root} under this sink's name",
+                hint="is the same pipeline running twice? Stop the other one",
+                where=str(self._root),
+            )
+        known = next((final for _, final in renames if (self._root / final).exists()), None)
         if known is not None:
             raise SinkError(
                 "sink.already_there",

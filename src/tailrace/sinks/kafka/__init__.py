@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 from tailrace.config import Model, Secret, Template, parse_template
 from tailrace.contracts import Delivery, Sink, Span
 from tailrace.sinks.kafka.topics import Topics
-from tailrace.sinks.kafka.writer import KafkaWriter
+from tailrace.sinks.kafka.writer import KafkaWriter, open_producer
 
 Setting = bool | int | float | Secret
 
@@ -129,6 +129,7 @@ class KafkaSink(Sink):
 
     def prepare(self, delivery: Delivery) -> None:
         name = self.static_topic()
+        open_producer(self.settings(delivery), self.id)  # librdkafka checks its settings
         self._topics(delivery).ensure([] if name is None else [name])
 
     def open(self, delivery: Delivery, span: Span, task: int) -> KafkaWriter:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -14,6 +15,9 @@ from tailrace.config import redact
 from tailrace.errors import ConfigError, SinkError
 
 Settings = dict[str, bool | int | float | str]
+
+SILENCE = logging.Logger("librdkafka", logging.CRITICAL + 1)
+"""What librdkafka would print: everything that matters is raised."""
 
 _PRODUCER_ONLY = (
     "acks",
@@ -41,7 +45,7 @@ _NO_LOGIN = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
 }
-_HEALS = {
+HEALS = {
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._DESTROY,
     KafkaError._FATAL,
@@ -53,7 +57,25 @@ _HEALS = {
     KafkaError._TIMED_OUT,
     KafkaError._TIMED_OUT_QUEUE,
     KafkaError._TRANSPORT,
+    KafkaError.BROKER_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.KAFKA_STORAGE_ERROR,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.NOT_CONTROLLER,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.NOT_ENOUGH_REPLICAS,
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.THROTTLING_QUOTA_EXCEEDED,
+    KafkaError.UNKNOWN_PRODUCER_ID,
 }
+"""What passes by itself, or with a new producer. librdkafka's own `retriable` flag is for transactions only."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +83,7 @@ class Topics:
     """A cluster's topics. `make` is (partitions, replicas) of missing ones, None to make none."""
 
     sink: str
-    settings: Settings
+    settings: Settings = field(repr=False)
     make: tuple[int, int] | None
     patience: float
 
@@ -83,7 +105,7 @@ class Topics:
             name: value for name, value in self.settings.items() if not name.startswith(_PRODUCER_ONLY)
         }
         try:
-            return AdminClient(settings | {"error_cb": refusals.append, "log_level": 0})
+            return AdminClient(settings | {"error_cb": refusals.append}, logger=SILENCE)
         except (KafkaException, ValueError) as error:
             raise bad_settings(error, self.sink) from None
 
@@ -105,7 +127,7 @@ def kafka_error(error: KafkaError, what: str, where: str) -> SinkError:
     if error.code() in _NO_LOGIN:
         hint = "check the security, TLS and SASL settings in `client_conf`, and the user's rights"
         return SinkError("sink.refused", text, hint=hint, where=where)
-    if error.code() in _HEALS or error.retriable():
+    if error.code() in HEALS:
         hint = "check that the brokers run and can be reached; the sink tries again by itself"
         return SinkError("sink.unavailable", text, hint=hint, where=where)
     if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):

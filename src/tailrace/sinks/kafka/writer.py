@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,8 +16,8 @@ import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tailrace.config import MIB
-from tailrace.errors import SinkError
-from tailrace.sinks.kafka.topics import Settings, Topics, bad_settings, kafka_error
+from tailrace.errors import Action, SinkError, decide
+from tailrace.sinks.kafka.topics import HEALS, SILENCE, Settings, Topics, bad_settings, kafka_error
 
 _CHUNK_ROWS = 4096
 _CHUNK_BYTES = 8 * MIB
@@ -24,6 +25,7 @@ _WAITING_ROWS = 65_536
 _WAITING_BYTES = 32 * MIB
 _DEFAULT_LARGEST = 1_000_000
 _POLL_S = 0.05
+_LAST_REPORTS_S = 1.0
 
 _producers: dict[str, Producer] = {}
 _known_topics: dict[str, set[str]] = {}
@@ -33,12 +35,12 @@ _known_topics: dict[str, set[str]] = {}
 class KafkaWriter:
     """Produces in order and returns when every record is acknowledged.
 
-    Records on their way are bounded in number and bytes, well below librdkafka's own bounds: it never refuses a
-    record behind which others of the same key would pass.
+    Records on their way are bounded in number and bytes, well below librdkafka's own bounds: it never refuses
+    a record behind which others of the same key would pass.
     """
 
     sink: str
-    settings: Settings
+    settings: Settings = field(repr=False)
     topics: Topics
     topic: str | None
     template: str
@@ -63,12 +65,7 @@ class KafkaWriter:
 
     def _producer(self, identity: str) -> Producer:
         if identity not in _producers:
-            try:
-                _producers[identity] = Producer(
-                    {**self.settings, "delivery.report.only.error": True, "log_level": 0}
-                )
-            except (KafkaException, ValueError) as error:
-                raise bad_settings(error, self.sink) from None
+            _producers[identity] = open_producer(self.settings, self.sink)
         return _producers[identity]
 
     def _chunks(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -139,17 +136,31 @@ class KafkaWriter:
             raise kafka_error(error, "the record was refused", place(chunk, row))
 
     def _failed(self, chunk: pa.RecordBatch, error: KafkaError, message: Message) -> None:
-        if not self._failures:
-            row = pc.index(chunk.column("value").cast(pa.binary()), message.value()).as_py()
-            self._failures.append(
-                kafka_error(error, "the record was not delivered", place(chunk, max(row, 0)))
-            )
+        if self._failures and error.code() in HEALS:
+            return
+        row = pc.index(chunk.column("value").cast(pa.binary()), message.value()).as_py()
+        self._note(kafka_error(error, "the record was not delivered", place(chunk, max(row, 0))))
+
+    def _poll(self, producer: Producer) -> None:
+        try:
+            producer.poll(_POLL_S)
+        except (
+            KafkaException
+        ) as error:  # the producer gave up, because of a record whose report is still to come
+            with suppress(KafkaException):
+                producer.flush(_LAST_REPORTS_S)
+            self._note(kafka_error(error.args[0], "the producer failed", self.sink))
+
+    def _note(self, failure: SinkError) -> None:
+        """Keep the first failure, but rather a record's own than what followed from it for the others."""
+        if not self._failures or (decide(self._failures[0]), decide(failure)) == (Action.RETRY, Action.STOP):
+            self._failures = [failure]
 
     def _await(self, producer: Producer, most: int) -> None:
         """Wait until at most `most` records are on their way. A wait without any progress ends."""
         left, since = len(producer), time.monotonic()
         while left > most:
-            producer.poll(_POLL_S)
+            self._poll(producer)
             now, before, left = time.monotonic(), left, len(producer)
             since = now if left < before else since
             if self._failures:
@@ -163,6 +174,14 @@ class KafkaWriter:
                 )
         if self._failures:
             raise self._failures[0]
+
+
+def open_producer(settings: Settings, sink: str) -> Producer:
+    """A producer that reports failures only. Raises `ConfigError` for settings librdkafka does not accept."""
+    try:
+        return Producer({**settings, "delivery.report.only.error": True}, logger=SILENCE)
+    except (KafkaException, ValueError) as error:
+        raise bad_settings(error, sink) from None
 
 
 def place(batch: pa.RecordBatch, row: int) -> str:

@@ -13,7 +13,7 @@ State = Literal["ok", "warn", "fail", "skipped"]
 
 @dataclass(frozen=True)
 class Check:
-    """`detail` says what was found, or why nothing could be; `fix` what to do, where there is something to do."""
+    """`detail` says what was found, or why nothing could be; `fix` what to do, if there is something."""
 
     about: str
     name: str
@@ -41,4 +41,4 @@ class Subject:
         return Check(self.about, name, "skipped", reason)
 
     def failed(self, name: str, error: TailraceError) -> Check:
-        return self.fail(name, str(error), error.hint)
+        return self.fail(name, " ".join(str(error).split()), error.hint)

@@ -3,56 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from tailrace.contracts import Delivery, Sink
+from confluent_kafka.admin import AdminClient
+
+from tailrace.contracts import Delivery
 from tailrace.errors import TailraceError
+from tailrace.sinks.file import FileSink
+from tailrace.sinks.kafka import KafkaSink
+from tailrace.sinks.kafka.topics import Topics
 from tailrace.spec import Pipeline
 from tailrace.supervisor.doctor.check import Check, Subject
 from tailrace.supervisor.doctor.disk import check_directory
 
-if TYPE_CHECKING:
-    from tailrace.sinks.file import FileSink
-    from tailrace.sinks.kafka import KafkaSink
-
 KAFKA_S = 5.0
 
 
-def check_sink(pipeline: Pipeline, sink: Sink) -> Iterator[Check]:
-    """What can be said about a sink before it runs; nothing for kinds that need nothing."""
-    subject = Subject(f"sink {pipeline.name}/{sink.id}")
-    match type(sink).__name__:
-        case "FileSink":
-            yield from _check_file(subject, sink)  # type: ignore[arg-type]
-        case "KafkaSink":
-            delivery = Delivery(pipeline.name, pipeline.metadata.tenant, pipeline.source_id)
-            yield from _check_kafka(subject, sink, delivery)  # type: ignore[arg-type]
-        case _:
-            yield subject.ok("sink", "needs nothing")
+def check_sinks(pipeline: Pipeline) -> Iterator[Check]:
+    """What can be said about each sink before it runs."""
+    for sink in pipeline.sinks:
+        subject = Subject(f"sink {pipeline.name}/{sink.id}")
+        match sink:
+            case FileSink():
+                yield from check_directory(subject, sink.path)
+            case KafkaSink():
+                yield from _check_kafka(subject, sink, pipeline)
+            case _:
+                yield subject.ok("ready", "needs nothing")
 
 
-def _check_file(subject: Subject, sink: FileSink) -> Iterator[Check]:
-    yield from check_directory(subject, sink.path)
-
-
-def _check_kafka(subject: Subject, sink: KafkaSink, delivery: Delivery) -> Iterator[Check]:
-    from tailrace.sinks.kafka.topics import Topics
-
+def _check_kafka(subject: Subject, sink: KafkaSink, pipeline: Pipeline) -> Iterator[Check]:
+    settings = sink.settings(Delivery(pipeline.name, pipeline.metadata.tenant, pipeline.source_id))
     try:
-        known = Topics(sink.id, sink.settings(delivery), None, KAFKA_S).names()
+        Topics(sink.id, settings, None, KAFKA_S).ensure([])
     except TailraceError as error:
         yield subject.failed("brokers", error)
         yield subject.skipped("topic", "the brokers do not answer")
         return
-    yield subject.ok("brokers", f"answer; {len(known)} topics")
-    yield _topic(subject, sink, known)
+    known = AdminClient({**settings, "log_level": 0}).list_topics(timeout=KAFKA_S)
+    yield subject.ok("brokers", ", ".join(f"{one.host}:{one.port}" for one in known.brokers.values()))
+    yield _topic(subject, sink, set(known.topics))
 
 
 def _topic(subject: Subject, sink: KafkaSink, known: set[str]) -> Check:
     name, made = sink.static_topic(), sink.create_topics is not None
     if name is None:
-        how = "created when missing" if made else "not created when missing"
-        return subject.ok("topic", f"by `{sink.topic}`, {how}")
+        return subject.ok("topic", f"{sink.topic}, {'' if made else 'not '}created when missing")
     if name in known:
         return subject.ok("topic", f"{name} exists")
     if made:

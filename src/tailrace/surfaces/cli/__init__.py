@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import typer
 
+from tailrace.surfaces.cli.demo import demo
+from tailrace.surfaces.cli.doctor import doctor
+from tailrace.surfaces.cli.log import log
 from tailrace.surfaces.cli.run import run
 from tailrace.surfaces.cli.schema import schema
 from tailrace.surfaces.cli.validate import validate
@@ -20,8 +23,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _command in (validate, run, schema, version):
+for _command in (validate, run, demo, doctor, schema, version):
     app.command()(_command)
+app.add_typer(log, name="log")
 
 
 def main() -> None:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 log = typer.Typer(help="Inspect change logs, also while they are written.", no_args_is_help=True)
 
 Which = Annotated[str, typer.Argument(help="A source's id, or the log's directory.", metavar="SOURCE|PATH")]
-PlatformConfig = Annotated[Path | None, typer.Option(help="The platform document that names the data directory.")]
+PlatformConfig = Annotated[
+    Path | None, typer.Option(help="The platform document that names the data directory.")
+]
 DataDir = Annotated[Path | None, typer.Option(help="The data directory, instead of the platform's.")]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -58,7 +60,10 @@ def segments(
 @log.command()
 def read(
     which: Which,
-    start: Annotated[int | None, typer.Option("--from", min=0, help="The first offset; the oldest when absent.")] = None,
+    *,
+    start: Annotated[
+        int | None, typer.Option("--from", min=0, help="The first offset; the oldest when absent.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many changes, at most.")] = 20,
     platform_config: PlatformConfig = None,
     data_dir: DataDir = None,
@@ -84,6 +89,7 @@ def read(
 def forget(
     which: Which,
     name: Annotated[str, typer.Argument(help="The subscriber, as `show` prints it.")],
+    *,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     platform_config: PlatformConfig = None,
     data_dir: DataDir = None,
@@ -123,7 +129,8 @@ def _lines(summary: LogSummary) -> Iterator[str]:
         "source": summary.source,
         "offsets": f"{summary.earliest} to {summary.end}, {summary.rows:,} rows",
         "size": f"{_size(summary.bytes)} in {len(summary.segments)} segments",
-        "resumes": " ".join(f"{name}={value}" for name, value in (summary.resume or {}).items()) or "at the start",
+        "resumes": " ".join(f"{name}={value}" for name, value in (summary.resume or {}).items())
+        or "at the start",
     }
     yield from (f"{name:12}{value}" for name, value in facts.items())
     for table in summary.tables:

@@ -1,0 +1,116 @@
+"""`python -m benchmarks`: run them, print a table and JSON.
+
+The exit code says whether it could measure, not whether a bar was met: other work on the machine has a say
+in that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.latency import idle, latency
+from benchmarks.memory import memory
+from benchmarks.pipeline import open_pipeline
+from benchmarks.profile import Profiler
+from benchmarks.report import Report
+from benchmarks.stage import Table, open_stage
+from benchmarks.throughput import Throughput
+from benchmarks.waiting import say
+from tailrace.errors import TailraceError
+
+NAMES = ("tap", "road", "latency", "idle", "memory")
+LONG = ("memory",)
+NEED_PIPELINE = {"road", "latency", "idle"}
+WIDTH = 180
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    names = set(options.names) or {name for name in NAMES if options.all or name not in LONG}
+    try:
+        with _folder(options.keep) as folder:
+            report = _run(names, options, folder)
+    except TailraceError as error:
+        say(f"{error.code}: {error}\n  {error.hint}")
+        return error.exit_code
+    text = report.as_json()
+    report.show(Console(width=None if sys.stdout.isatty() else WIDTH))
+    print(text)
+    if options.json is not None:
+        options.json.write_text(text + "\n")
+    return 0
+
+
+def _run(names: set[str], options: argparse.Namespace, folder: Path) -> Report:
+    report = Report(options.rows)
+    profiler = Profiler(folder, options.profile)
+    if names - set(LONG):
+        _run_on_standard_table(names, options, folder, report, profiler)
+    if "memory" in names:
+        with open_stage(folder) as stage:
+            report.add(*memory(stage, options.rows))
+    report.profiles = profiler.shares
+    return report
+
+
+def _run_on_standard_table(
+    names: set[str], options: argparse.Namespace, folder: Path, report: Report, profiler: Profiler
+) -> None:
+    with ExitStack() as stack:
+        stage = stack.enter_context(open_stage(folder))
+        table = Table(stage.dsn, "standard")
+        pipeline = stack.enter_context(open_pipeline(stage, table)) if names & NEED_PIPELINE else None
+        if names & {"tap", "road"}:
+            road = pipeline if "road" in names else None
+            measured = Throughput(stage, table, road, alone="tap" in names, profiler=profiler)
+            report.add(*measured.run(options.rows, options.passes))
+        if pipeline is not None and "latency" in names:
+            report.add(*latency(pipeline, options.seconds))
+        if pipeline is not None and "idle" in names:
+            report.add(*idle(pipeline, options.seconds))
+
+
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="run-", dir=keep.absolute()))
+        say(f"logs are kept in {folder}")
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="tailrace-bench-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Measure, as ratios on the same WAL."
+    )
+    parser.add_argument(
+        "names", nargs="*", choices=NAMES, metavar="NAME", help=f"some of: {', '.join(NAMES)}"
+    )
+    parser.add_argument("--all", action="store_true", help=f"those that take minutes too: {', '.join(LONG)}")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of a throughput pass (%(default)s)")
+    parser.add_argument(
+        "--passes", type=int, default=2, help="throughput passes; the best counts (%(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="window of latency and idle (%(default)s)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
+    parser.add_argument(
+        "--profile", action="store_true", help="say where the CPU time goes; slows what it measures"
+    )
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="work there and leave logs behind")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

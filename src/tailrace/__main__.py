@@ -1,0 +1,5 @@
+"""`python -m tailrace`: the command line."""
+
+from tailrace.surfaces.cli import main
+
+main()

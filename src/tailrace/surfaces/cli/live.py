@@ -1,0 +1,168 @@
+"""A run, watched: a table that moves in a terminal, plain lines elsewhere, JSON lines for machines.
+
+All of it goes to standard error; standard output is for results, and for the console sink.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tailrace.supervisor.status import SinkState, SinkStatus, Status, TapState
+
+Tick = Callable[["Status"], None]
+
+WINDOW_S = 5.0
+"""Rates are over this many seconds."""
+LINES_S = 5.0
+JSON_S = 1.0
+
+_COLORS = {"running": "green", "waiting": "yellow", "blocked": "yellow", "failed": "red"}
+_MINUTE = 60
+
+
+@contextmanager
+def view(as_json: bool) -> Iterator[Tick]:
+    """Yields what a supervisor calls with each status."""
+    if as_json:
+        yield _paced(JSON_S, lambda status, rates: [json.dumps(status.as_dict())])
+    elif sys.stderr.isatty():
+        with _screen() as tick:
+            yield tick
+    else:
+        yield _paced(LINES_S, lines)
+
+
+class Rates:
+    """Rows a second of each sink's tables, over the last few statuses."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, dict[tuple[str, str, str], int]]] = deque()
+
+    def add(self, status: Status) -> None:
+        counts = {
+            (sink.pipeline, sink.sink, table): found.rows
+            for sink in status.sinks
+            for table, found in sink.tables.items()
+        }
+        self._seen.append((status.at, counts))
+        while len(self._seen) > 2 and self._seen[1][0] <= status.at - WINDOW_S:  # noqa: PLR2004
+            self._seen.popleft()
+
+    def of(self, sink: SinkStatus, table: str) -> float:
+        (before, old), (now, new) = self._seen[0], self._seen[-1]
+        key = (sink.pipeline, sink.sink, table)
+        return max(0, new.get(key, 0) - old.get(key, 0)) / (now - before) if now > before else 0.0
+
+    def total(self, sink: SinkStatus) -> float:
+        return sum(self.of(sink, table) for table in sink.tables)
+
+
+def lines(status: Status, rates: Rates) -> list[str]:
+    """A status in plain lines: one per tap and sink, one per warning and error."""
+    found = []
+    for tap in status.taps:
+        found.append(f"tap {tap.source}: {tap.state}, {tap.rows:,} rows captured")
+    for sink in status.sinks:
+        rows = sum(table.rows for table in sink.tables.values())
+        moved = f"{rows:,} rows delivered, {rates.total(sink):,.0f}/s, {sink.lag_rows:,} rows behind"
+        found.append(f"sink {sink.pipeline}/{sink.sink}: {sink.state}, {moved}")
+    return found + notes(status)
+
+
+def notes(status: Status) -> list[str]:
+    """Warnings, and errors with their hints."""
+    found = []
+    named = [(f"tap {tap.source}", tap.warnings, tap.error) for tap in status.taps]
+    named += [(f"sink {sink.pipeline}/{sink.sink}", sink.warnings, sink.error) for sink in status.sinks]
+    for name, warnings, error in named:
+        found += [f"{name}: warning: {warning}" for warning in warnings]
+        if error is not None:
+            hint = f" ({error['hint']})" if error.get("hint") else ""
+            found.append(f"{name}: error[{error['code']}]: {error['message']}{hint}")
+    return found
+
+
+def picture(status: Status, rates: Rates) -> RenderableType:
+    """A status as a table: per sink and table rows, rate, lag and the last change."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(expand=False)
+    for column in ("from", "to", "state"):
+        table.add_column(column, no_wrap=True)
+    for column in ("rows", "rows/s", "lag", "last change"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for tap in status.taps:
+        age = _age(status.at, tap.last_commit_us)
+        table.add_row(tap.source, "change log", _state(tap.state), f"{tap.rows:,}", "", "", age)
+    for sink in status.sinks:
+        table.add_section()
+        lag = f"{sink.lag_rows:,} rows" + (f", {sink.lag_s:.1f} s" if sink.lag_rows else "")
+        table.add_row(sink.source, f"{sink.sink} ({sink.kind})", _state(sink.state), "", "", lag, "")
+        for name, found in sorted(sink.tables.items()):
+            rate = f"{rates.of(sink, name):,.0f}"
+            table.add_row("", f"  {name}", "", f"{found.rows:,}", rate, "", _age(status.at, found.last_us))
+    return Group(table, *(Text(note, style="yellow") for note in notes(status)))
+
+
+@contextmanager
+def _screen() -> Iterator[Tick]:
+    from rich.console import Console
+    from rich.live import Live
+
+    rates = Rates()
+    # What a console sink prints then stands above the table; where its output goes elsewhere, it goes there.
+    console = Console(stderr=True)
+    with Live(console=console, auto_refresh=False, redirect_stdout=sys.stdout.isatty()) as live:
+
+        def tick(status: Status) -> None:
+            rates.add(status)
+            live.update(picture(status, rates), refresh=True)
+
+        yield tick
+
+
+def _paced(seconds: float, render: Callable[[Status, Rates], list[str]]) -> Tick:
+    """Prints every `seconds`, and at once when a state changes; never the same twice."""
+    rates = Rates()
+    states: list[TapState | SinkState] = []
+    printed: list[str] = []
+    due = 0.0
+
+    def tick(status: Status) -> None:
+        nonlocal states, printed, due
+        rates.add(status)
+        now = [tap.state for tap in status.taps] + [sink.state for sink in status.sinks]
+        if now == states and time.monotonic() < due:
+            return
+        states, due = now, time.monotonic() + seconds
+        text = render(status, rates)
+        for line in text if text != printed else ():
+            typer.echo(line, err=True)
+        printed = text
+
+    return tick
+
+
+def _state(state: str) -> str:
+    color = _COLORS.get(state)
+    return f"[{color}]{state}[/]" if color else state
+
+
+def _age(now: float, us: int) -> str:
+    if not us:
+        return ""
+    seconds = max(0.0, now - us / 1e6)
+    return f"{seconds:.1f} s ago" if seconds < _MINUTE else f"{seconds / _MINUTE:.0f} min ago"

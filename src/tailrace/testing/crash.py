@@ -1,0 +1,220 @@
+"""The crash runner: a busy database, a pipeline that is killed at chosen moments, and a comparison by content.
+
+The workload's rows carry a version that only grows, so that order can be checked per key and the final rows
+compared exactly.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from tailrace.testing.waiting import eventually
+
+TABLES = ("accounts", "entries", "notes")
+BULK_ROWS = 1_000
+PACE_S = 0.02
+_COLUMNS = "id bigint PRIMARY KEY, version bigint, amount numeric(12, 2), body text, tags text[], at timestamptz"
+
+
+class Workload:
+    """Single-row and 1,000-row transactions over three tables, from one seeded thread."""
+
+    def __init__(self, dsn: str, seed: int) -> None:
+        self._dsn, self._random = dsn, random.Random(seed)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="workload", daemon=True)
+        self.transactions = 0
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("CREATE SEQUENCE version")
+            for table in TABLES:
+                connection.execute(f"CREATE TABLE {table} ({_COLUMNS})")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the running transaction."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with psycopg.connect(self._dsn) as connection:
+            while not self._stop.wait(PACE_S):
+                self._transaction(connection)
+                connection.commit()
+                self.transactions += 1
+
+    def _transaction(self, connection: psycopg.Connection[Any]) -> None:
+        table = self._random.choice(TABLES)
+        if self._random.random() < 0.03:
+            first = self._random.randrange(5_000)
+            self._upsert(connection, table, range(first, first + BULK_ROWS))
+            return
+        key = self._random.randrange(2_000)
+        if self._random.random() < 0.2:
+            connection.execute(f"DELETE FROM {table} WHERE id = %s", (key,))
+        else:
+            self._upsert(connection, table, range(key, key + 1))
+
+    def _upsert(self, connection: psycopg.Connection[Any], table: str, keys: range) -> None:
+        connection.execute(
+            f"INSERT INTO {table} SELECT g, nextval('version'), g / 7.0, md5(g::text), ARRAY['a', g::text], now() "
+            "FROM generate_series(%s::bigint, %s::bigint) g ON CONFLICT (id) DO UPDATE SET version = nextval('version'), "
+            "amount = EXCLUDED.amount + 1, at = now()",
+            (keys.start, keys.stop - 1),
+        )
+
+
+def source_rows(dsn: str) -> dict[tuple[str, int], dict[str, Any]]:
+    """The tables as the mapper would spell them."""
+    rows = {}
+    with psycopg.connect(dsn) as connection:
+        for table in TABLES:
+            found = connection.execute(
+                f"SELECT id, version, amount::text, body, tags, "
+                f"to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"') FROM {table}"
+            )
+            for values in found:
+                names = ("id", "version", "amount", "body", "tags", "at")
+                rows[table, values[0]] = dict(zip(names, values, strict=True))
+    return rows
+
+
+def fold(events: Iterable[dict[str, Any]]) -> dict[tuple[str, int], dict[str, Any]]:
+    """What a consumer has who applies events in the order it got them."""
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    for event in events:
+        image = event["after"] or event["before"]
+        key = (event["source"]["table"], image["id"])
+        if event["op"] == "d":
+            rows.pop(key, None)
+        else:
+            rows[key] = event["after"]
+    return rows
+
+
+def check_order(events: Iterable[dict[str, Any]]) -> int:
+    """Per key, versions grow among first deliveries; a repeat has the id and the content of the first. Returns
+    the number of repeats."""
+    first: dict[str, dict[str, Any]] = {}
+    newest: dict[tuple[str, int], int] = {}
+    repeats = 0
+    for event in events:
+        known = first.setdefault(event["event_id"], event)
+        if known is not event:
+            assert known == event, f"event {event['event_id']} was delivered with two contents"
+            repeats += 1
+            continue
+        if event["op"] == "d":
+            continue
+        key = (event["source"]["table"], event["after"]["id"])
+        version = event["after"]["version"]
+        assert newest.get(key, -1) < version, f"{key}: version {version} after {newest[key]}"
+        newest[key] = version
+    return repeats
+
+
+def read_files(root: Path) -> Iterator[dict[str, Any]]:
+    """The file sink's events by span, then in file order; `_span` is the batch that wrote it."""
+    names = sorted(root.rglob("*.jsonl"), key=lambda path: path.name)
+    for name in names:
+        start, end = name.name.split("-")[:2]
+        with open(name) as file:
+            for line in file:
+                yield json.loads(line) | {"_span": (int(start), int(end))}
+
+
+def check_transactions(events: Iterable[dict[str, Any]]) -> None:
+    """Law 8: all rows of a transaction are in one batch."""
+    spans: dict[str, set[tuple[int, int]]] = {}
+    for event in events:
+        spans.setdefault(event["transaction"]["id"], set()).add(event["_span"])
+    split = {xid: found for xid, found in spans.items() if len(found) > 1}
+    assert not split, f"transactions in several batches: {split}"
+
+
+@dataclass
+class Victim:
+    """A `tailrace run` in a child process, and where its tap is found."""
+
+    files: list[Path]
+    platform: Path
+    data_dir: Path
+    source: str
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *options: str) -> None:
+        command = [sys.executable, "-m", "tailrace", "run", *map(str, self.files)]
+        command += ["--platform-config", str(self.platform), "--json", *options]
+        with open(self.data_dir.with_suffix(".out"), "ab") as output:
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+
+    def tap_pid(self) -> int | None:
+        """The running tap's pid; None while there is none."""
+        try:
+            status = json.loads((self.data_dir / "taps" / f"{self.source}.json").read_text())
+        except FileNotFoundError:
+            return None
+        return int(status["pid"]) if status["state"] == "running" else None
+
+    def kill(self, who: str) -> None:
+        """SIGKILL the `tap`, the `driver` or `both`; a killed driver is waited for."""
+        assert self.process is not None
+        tap = self.tap_pid()
+        if who in ("tap", "both") and tap is not None:
+            _kill(tap)
+        if who in ("driver", "both"):
+            _kill(self.process.pid)
+            self.process.wait()
+
+    def finish(self, timeout: float) -> int:
+        """Wait for the end of a run that ends by itself."""
+        assert self.process is not None
+        return self.process.wait(timeout)
+
+    def terminate(self, timeout: float) -> int:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout)
+
+    def output(self) -> str:
+        """The end of what it printed."""
+        return self.data_dir.with_suffix(".out").read_text()[-3000:]
+
+
+def _reached(progress: Iterator[int], gate: int) -> bool:
+    return next(progress) >= gate
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def kill_at_random(victim: Victim, progress: Iterator[int], kills: int, chance: random.Random) -> list[str]:
+    """Kill and restart `kills` times, each when `progress` (rows at the sinks) has grown by a random amount."""
+    done = []
+    for _ in range(kills):
+        gate = next(progress) + chance.randrange(1, 1_500)
+        eventually(partial(_reached, progress, gate), 120, what=victim.output)
+        who = chance.choice(("tap", "driver", "both"))
+        victim.kill(who)
+        done.append(who)
+        if who != "tap":
+            victim.start()
+    return done

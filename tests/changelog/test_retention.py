@@ -1,0 +1,124 @@
+"""Retention: never what a required subscriber needs; what others miss is refused as expired, never shortened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tailrace.changelog import Bounds, LogReader, LogWriter, Subscriber, Subscribers, enforce, read_slice, reader
+from tailrace.errors import LogError
+from tailrace.testing.captures import capture, insert
+from tests.changelog.looking import changes, seqs
+
+Write = Callable[..., LogWriter]
+NOTHING = Bounds(max_bytes=0)
+
+
+@pytest.fixture
+def full(write: Write) -> LogWriter:
+    """A log of 40 offsets over many small manifest files and segments, appended at 1970-01-01."""
+    writer = write(segment_bytes=1500, manifest_bytes=900, clock=lambda: 0.0)
+    for number in range(40):
+        writer.append(capture([insert(number)], first_xid=number + 1))
+    return writer
+
+
+def test_nothing_goes_within_the_bounds(path: Path, full: LogWriter) -> None:
+    verdict = enforce(path, Bounds(max_age_s=60.0), clock=lambda: 59.0)
+    assert (verdict.dropped, verdict.blocked_by) == (0, ())
+    assert verdict.bytes == sum(file.stat().st_size for file in (path / "segments").iterdir())
+    assert len(changes(path)) == 40
+
+
+@pytest.mark.parametrize("bounds", [Bounds(max_bytes=0), Bounds(max_age_s=60.0)])
+def test_what_is_beyond_the_bounds_goes(path: Path, full: LogWriter, bounds: Bounds) -> None:
+    verdict = enforce(path, bounds, clock=lambda: 61.0)
+    earliest = LogReader(path).earliest
+    assert verdict.dropped > 0
+    assert 20 < earliest <= 40
+    assert seqs(changes(path)) == list(range(earliest, 40))
+    assert len(list((path / "manifest").iterdir())) == 1
+
+
+@pytest.mark.parametrize("offset", range(0, 41, 5))
+def test_a_required_subscriber_keeps_what_it_has_not_read(path: Path, full: LogWriter, offset: int) -> None:
+    Subscribers(path).report("files", offset, required=True)
+    Subscribers(path).report("extra", 0, required=False)
+    enforce(path, NOTHING)
+    assert LogReader(path).earliest <= offset
+    assert seqs(changes(path, offset, 40)) == list(range(offset, 40))
+
+
+def test_the_bound_and_who_holds_it_are_named(path: Path, full: LogWriter) -> None:
+    subscribers = Subscribers(path)
+    subscribers.report("slow", 3, required=True)
+    subscribers.report("fast", 40, required=True)
+    assert enforce(path, NOTHING).blocked_by == ("slow",)
+    assert enforce(path, Bounds()).blocked_by == ()
+    subscribers.report("slow", 40, required=True)
+    assert enforce(path, NOTHING).blocked_by == ()
+
+
+def test_a_forgotten_subscriber_holds_nothing(path: Path, full: LogWriter) -> None:
+    subscribers = Subscribers(path)
+    subscribers.report("gone/away", 0, required=True)
+    assert subscribers.all() == [Subscriber("gone/away", 0, True)]
+    subscribers.forget("gone/away")
+    subscribers.forget("gone/away")
+    assert enforce(path, NOTHING).dropped > 0
+
+
+def test_an_expired_range_is_refused(path: Path, full: LogWriter) -> None:
+    enforce(path, NOTHING)
+    with pytest.raises(LogError) as caught:
+        changes(path, 0, 40)
+    assert caught.value.code == "log.expired"
+    with pytest.raises(LogError) as caught:
+        LogReader(path, start=0).slices(0, 40, 1)
+    assert caught.value.code == "log.expired"
+
+
+def test_a_slice_whose_segment_was_dropped_is_expired(path: Path, full: LogWriter) -> None:
+    [piece] = LogReader(path).slices(0, 40, 1)
+    enforce(path, NOTHING)
+    with pytest.raises(LogError) as caught:
+        list(read_slice(piece))
+    assert caught.value.code == "log.expired"
+
+
+def test_a_range_over_what_retention_took_from_under_a_reader_is_never_shorter(
+    path: Path, full: LogWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader holds the oldest lines and had not read the next ones when their manifest files went."""
+    monkeypatch.setattr(reader, "WINDOW_LINES", 2)
+    slow = LogReader(path)
+    assert slow.end == 2
+    enforce(path, NOTHING)
+    monkeypatch.setattr(reader, "WINDOW_LINES", 100)
+    for start in (0, 1, 2):
+        with pytest.raises(LogError) as caught:
+            slow.slices(start, 40, 1)
+        assert caught.value.code == "log.expired"
+    earliest = slow.earliest
+    assert seqs([row for piece in slow.slices(earliest, 40, 1) for b in read_slice(piece) for row in b.to_pylist()]) == (
+        list(range(earliest, 40))
+    )
+
+
+def test_the_writer_goes_on_after_retention(path: Path, full: LogWriter, write: Write) -> None:
+    enforce(path, NOTHING)
+    full.append(capture([insert(40)], first_xid=41))
+    full.close()
+    again = write()
+    assert (again.end, again.state().resume) == (41, {"lsn": "0/29"})
+    again.append(capture([insert(41)], first_xid=42))
+    assert seqs(changes(path))[-2:] == [40, 41]
+
+
+def test_parts_of_an_open_transaction_are_never_dropped(path: Path, full: LogWriter) -> None:
+    full.append(capture([insert(n) for n in range(100, 150)], first_xid=41, open_end=True))
+    enforce(path, NOTHING)
+    full.append(capture([insert(150)], first_xid=41, ordinal=50))
+    assert seqs(changes(path, 40, 91)) == list(range(40, 91))

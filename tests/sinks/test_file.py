@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tailrace.config import DebeziumEnvelope
+from tailrace.contracts import Span
+from tailrace.errors import SinkError
+from tailrace.sinks.file import FileSink
+from tailrace.sinks.file.layout import table_directory
+from tailrace.testing.suites.sinks import (
+    DELIVERY,
+    LOG,
+    Change,
+    Received,
+    SinkSuite,
+    deliver,
+    span_of,
+    versions,
+    write,
+)
+
+
+def files(path: Path, suffix: str = "jsonl") -> list[Path]:
+    return sorted(found for found in path.rglob(f"*.{suffix}") if "_tailrace" not in found.parts)
+
+
+def lines(path: Path) -> list[str]:
+    return [line for file in files(path) for line in file.read_text().splitlines()]
+
+
+class TestFileSink(SinkSuite):
+    repeats = "absorbed"
+
+    @pytest.fixture
+    def sink(self, tmp_path: Path) -> FileSink:
+        return FileSink(id="files", path=tmp_path / "out")
+
+    @pytest.fixture
+    def received(self, sink: FileSink) -> Received:
+        return lambda: lines(sink.path)
+
+
+class TestParquetFileSink(SinkSuite):
+    repeats = "absorbed"
+
+    @pytest.fixture
+    def sink(self, tmp_path: Path) -> FileSink:
+        return FileSink(id="files", path=tmp_path / "out", format="parquet")
+
+    @pytest.fixture
+    def received(self, sink: FileSink) -> Received:
+        def read() -> Iterator[str]:
+            for file in files(sink.path, "parquet"):
+                for row in pq.read_table(file).to_pylist():
+                    yield Change(
+                        row["seq"], json.loads(row["key"])["id"], json.loads(row["after"])["n"]
+                    ).value
+
+        return lambda: list(read())
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> FileSink:
+    sink = FileSink(id="files", path=tmp_path / "out")
+    sink.prepare(DELIVERY)
+    return sink
+
+
+def test_files_are_per_table_and_commit_day_and_named_by_offsets(sink: FileSink) -> None:
+    midnight = 1_767_225_600_000_000
+    changes = [
+        Change(10, 0, 0, ts_us=midnight - 1),
+        Change(11, 0, 1, ts_us=midnight),
+        Change(12, 0, 0, table="items", ts_us=midnight),
+    ]
+    deliver(sink, changes, tasks=1)
+    name = f"{10:019d}-{13:019d}-0000-0000.jsonl"
+    assert [str(file.relative_to(sink.path)) for file in files(sink.path)] == [
+        f"public.items/2026-01-01/{name}",
+        f"public.orders/2025-12-31/{name}",
+        f"public.orders/2026-01-01/{name}",
+    ]
+    assert lines(sink.path) == [changes[2].value, changes[0].value, changes[1].value]
+
+
+def test_a_full_file_is_followed_by_a_part(tmp_path: Path) -> None:
+    sink = FileSink.from_document({"id": "files", "path": str(tmp_path), "roll": {"bytes": "1KB"}})
+    sink.prepare(DELIVERY)
+    changes = [Change(seq, 0, seq, text="x" * 600) for seq in range(4)]
+    deliver(sink, changes, tasks=1)
+    assert [file.name[-9:] for file in files(tmp_path)] == ["0000.jsonl"[-9:], "0001.jsonl"[-9:]]
+    assert lines(tmp_path) == [change.value for change in changes]
+
+
+def test_rolling_is_what_the_query_gathers(tmp_path: Path) -> None:
+    assert FileSink(id="files", path=tmp_path).gather() == (5.0, 64_000_000)
+    document = {"id": "files", "path": str(tmp_path), "roll": {"every": "1m", "bytes": "1MiB"}}
+    assert FileSink.from_document(document).gather() == (60.0, 1_048_576)
+
+
+def test_text_is_written_as_it_is(sink: FileSink) -> None:
+    changes = [Change(0, 0, 0, text="žluť 🚰 \u2028")]
+    deliver(sink, changes, tasks=1)
+    assert files(sink.path)[0].read_bytes() == changes[0].value.encode() + b"\n"
+
+
+def test_parquet_holds_the_typed_change(tmp_path: Path) -> None:
+    sink = FileSink(id="files", path=tmp_path, format="parquet", envelope=DebeziumEnvelope())
+    sink.prepare(DELIVERY)
+    deliver(sink, [Change(3, 1, 0)], tasks=1)
+    (file,) = files(tmp_path, "parquet")
+    assert pq.ParquetFile(file).metadata.row_group(0).column(0).compression == "ZSTD"
+    (row,) = pq.read_table(file).to_pylist()
+    assert row["ts"] == datetime(2026, 1, 1, tzinfo=UTC)
+    assert row["captured"] == datetime(2026, 1, 1, tzinfo=UTC)
+    assert (row["seq"], row["op"], row["after"]) == (3, "c", '{"id": 1, "n": 0}')
+    assert row["event_id"].count("-") == 4
+    assert "lane" not in row
+
+
+@pytest.mark.parametrize(
+    ("schema", "table", "directory"),
+    [
+        ("public", "orders", "public.orders"),
+        ("public", "a/../b", "public.a%2F%2E%2E%2Fb"),
+        ("a.b", "c", "a%2Eb.c"),
+        ("_own", "t", "%5Fown.t"),
+        ("public", "größe", "public.gr%C3%B6%C3%9Fe"),
+        ("", "audit", "audit"),
+        ("", "", "%"),
+    ],
+)
+def test_a_table_name_is_safe_as_a_directory(schema: str, table: str, directory: str) -> None:
+    assert table_directory(schema, table) == directory
+
+
+def test_long_names_stay_different() -> None:
+    one, other = (table_directory("ž" * 31, "ž" * 30 + end) for end in "ab")
+    assert one != other
+    assert max(len(one), len(other)) <= 255
+
+
+def test_two_sinks_cannot_share_a_directory(sink: FileSink) -> None:
+    with pytest.raises(SinkError) as failure:
+        FileSink(id="others", path=sink.path).prepare(DELIVERY)
+    assert failure.value.code == "sink.path_in_use"
+
+
+def test_a_lost_ledger_is_noticed_before_anything_is_overwritten(sink: FileSink) -> None:
+    changes = versions(0, keys=2, rounds=2)
+    deliver(sink, changes)
+    before = lines(sink.path)
+    (sink.path / "_tailrace" / "shop.files.json").unlink()
+    with pytest.raises(SinkError) as failure:
+        deliver(sink, changes)
+    assert failure.value.code == "sink.already_there"
+    assert lines(sink.path) == before
+
+
+def test_a_second_driver_is_noticed_and_nothing_is_lost(sink: FileSink) -> None:
+    changes = versions(0, keys=2, rounds=2)
+    receipts = write(sink, changes)
+    sink.prepare(DELIVERY)  # the other driver starts, and clears what it takes for leftovers
+    with pytest.raises(SinkError) as failure:
+        sink.commit(DELIVERY, span_of(changes), receipts)
+    assert failure.value.code == "sink.rival"
+    assert sink.mark(DELIVERY, LOG) == 0
+    deliver(sink, changes)
+    with pytest.raises(SinkError) as failure:
+        sink.commit(DELIVERY, span_of(changes), [])
+    assert failure.value.code == "sink.rival"
+
+
+def test_marks_of_several_logs_stand_side_by_side(sink: FileSink) -> None:
+    changes = versions(0, keys=2, rounds=2)
+    deliver(sink, changes)
+    sink.commit(DELIVERY, Span("log-2", 0, 9), [""])
+    assert (sink.mark(DELIVERY, LOG), sink.mark(DELIVERY, "log-2")) == (4, 9)
+
+
+def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(SinkError) as failure:
+        FileSink(id="files", path=tmp_path / "taken").prepare(DELIVERY)
+    assert failure.value.code == "sink.refused"
+    assert stat.S_ISREG(os.stat(tmp_path / "taken").st_mode)
+
+
+CRASHING = """
+import os, signal, sys
+from pathlib import Path
+
+from tailrace.sinks.file import FileSink
+from tailrace.sinks.file import ledger as steps
+from tailrace.testing.suites.sinks import DELIVERY, deliver, span_of, versions, write
+
+path, step, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+sink = FileSink(id="files", path=path)
+sink.prepare(DELIVERY)
+deliver(sink, versions(0, keys=6, rounds=2), tasks=3)
+receipts = write(sink, versions(12, keys=6, rounds=2), tasks=3)
+
+
+def die(calls=iter(range(1000))):
+    if next(calls) == count:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def before(owner, name):
+    real = getattr(owner, name)
+
+    def dying(*arguments, **named):
+        die()
+        return real(*arguments, **named)
+
+    setattr(owner, name, dying)
+
+
+if step == "written":
+    die()
+elif step == "page":
+    before(steps, "replace_file")
+elif step == "rename":
+    before(Path, "rename")
+elif step == "sync":
+    before(steps, "sync_directory")
+sink.commit(DELIVERY, span_of(versions(12, keys=6, rounds=2)), receipts)
+print("survived")
+"""
+
+# The second commit renames the ledger's new page (0) and then three staged files (1, 2, 3).
+STEPS = [("written", 0), ("page", 0), ("rename", 0), ("rename", 1), ("rename", 2), ("rename", 3), ("sync", 0)]
+
+
+@pytest.mark.parametrize(("step", "count"), STEPS)
+def test_a_kill_at_any_step_of_the_commit_leaves_each_change_once(
+    tmp_path: Path, step: str, count: int
+) -> None:
+    path = tmp_path / "out"
+    died = subprocess.run(
+        [sys.executable, "-c", CRASHING, str(path), step, str(count)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    visible = lines(path)
+    assert len(visible) == len(set(visible))
+
+    sink = FileSink(id="files", path=path)
+    sink.prepare(DELIVERY)
+    committed = step in ("rename", "sync") and (step, count) != ("rename", 0)
+    assert sink.mark(DELIVERY, LOG) == (24 if committed else 12)
+    deliver(sink, versions(12, keys=6, rounds=2), tasks=3)
+
+    everything = [*versions(0, keys=6, rounds=2), *versions(12, keys=6, rounds=2)]
+    assert sorted(lines(path)) == sorted(change.value for change in everything)
+    assert list((path / "_tailrace" / "shop.files.staging").iterdir()) == []
+
+
+def test_staged_files_are_invisible_and_removed_at_the_next_start(sink: FileSink) -> None:
+    write(sink, versions(0, keys=3, rounds=2))
+    assert lines(sink.path) == []
+    assert list((sink.path / "_tailrace" / "shop.files.staging").iterdir())
+    sink.prepare(DELIVERY)
+    assert list((sink.path / "_tailrace" / "shop.files.staging").iterdir()) == []
+
+
+def test_a_deleted_checkpoint_repeats_nothing(sink: FileSink) -> None:
+    """Without a checkpoint the query asks the mark, and cuts the log into other batches."""
+    changes = versions(0, keys=3, rounds=6)
+    deliver(sink, changes[:9])
+    deliver(sink, changes[4:])
+    assert sorted(lines(sink.path)) == sorted(change.value for change in changes)
+    assert sink.mark(DELIVERY, LOG) == span_of(changes).end

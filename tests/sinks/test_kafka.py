@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import json
+import time
+import uuid
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from pydantic import ValidationError
+
+from tailrace.config import Secret
+from tailrace.contracts import Span
+from tailrace.errors import ConfigError, SinkError
+from tailrace.sinks.kafka import CreateTopics, KafkaSink, Setting
+from tailrace.testing.servers import KafkaBroker
+from tailrace.testing.suites.sinks import (
+    DELIVERY,
+    Change,
+    Received,
+    ServerSinkSuite,
+    deliver,
+    versions,
+    write,
+)
+
+NOBODY = "127.0.0.1:1"
+
+
+def topic() -> str:
+    return f"t-{uuid.uuid4().hex[:12]}"
+
+
+def messages(broker: KafkaBroker, name: str) -> list[Message]:
+    """Everything in the topic, up to the end each partition has now."""
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": "tests", "enable.auto.commit": False}
+    consumer = Consumer(settings)
+    try:
+        found = consumer.list_topics(name, timeout=10).topics[name].partitions
+        ends = {number: end_of(consumer, name, number) for number in found}
+        consumer.assign([TopicPartition(name, number, 0) for number in found])
+        read: list[Message] = []
+        while len(read) < sum(ends.values()):
+            read += [message for message in consumer.consume(1000, timeout=1) if message.error() is None]
+        return read
+    finally:
+        consumer.close()
+
+
+def end_of(consumer: Consumer, name: str, number: int) -> int:
+    """A new partition has no leader for a moment."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(TopicPartition(name, number), timeout=5)[1])
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+            consumer.poll(0.1)
+
+
+def values(broker: KafkaBroker, name: str) -> list[str]:
+    return [(message.value() or b"").decode() for message in messages(broker, name)]
+
+
+class TestKafkaSink(ServerSinkSuite):
+    repeats = "kept"
+    poison = "x" * 1_000_001
+
+    @pytest.fixture
+    def sink(self, kafka: KafkaBroker) -> KafkaSink:
+        return KafkaSink(
+            id="bus", brokers=kafka.bootstrap, topic=topic(), create_topics=CreateTopics(partitions=3)
+        )
+
+    @pytest.fixture
+    def received(self, sink: KafkaSink, kafka: KafkaBroker) -> Received:
+        return lambda: values(kafka, sink.topic)
+
+    @pytest.fixture
+    def unavailable(self) -> KafkaSink:
+        return KafkaSink(id="bus", brokers=NOBODY, topic="anything", send_timeout_secs=0.5)
+
+
+@pytest.fixture
+def sink(kafka: KafkaBroker) -> KafkaSink:
+    return KafkaSink(id="bus", brokers=(kafka.bootstrap,), topic=topic())
+
+
+def test_the_key_is_the_primary_key(sink: KafkaSink, kafka: KafkaBroker) -> None:
+    sink.prepare(DELIVERY)
+    deliver(sink, versions(0, keys=3, rounds=1))
+    keyed = {
+        message.key(): json.loads(message.value() or b"")["id"] for message in messages(kafka, sink.topic)
+    }
+    assert keyed == {b'{"id": 0}': 0, b'{"id": 1}': 1, b'{"id": 2}': 2}
+
+
+def test_a_key_finds_the_partition_that_java_clients_choose(kafka: KafkaBroker) -> None:
+    sink = KafkaSink(
+        id="bus", brokers=kafka.bootstrap, topic=topic(), create_topics=CreateTopics(partitions=7)
+    )
+    sink.prepare(DELIVERY)
+    deliver(sink, versions(0, keys=20, rounds=1))
+    for message in messages(kafka, sink.topic):
+        assert message.partition() == (murmur2(message.key() or b"") & 0x7FFFFFFF) % 7
+
+
+def murmur2(data: bytes) -> int:
+    """The hash of Kafka's Java client."""
+    mask, m = 0xFFFFFFFF, 0x5BD1E995
+    h = (0x9747B28C ^ len(data)) & mask
+    whole = len(data) // 4 * 4
+    for at in range(0, whole, 4):
+        k = int.from_bytes(data[at : at + 4], "little") * m & mask
+        h = h * m & mask ^ (k ^ k >> 24) * m & mask
+    if whole < len(data):
+        h = (h ^ int.from_bytes(data[whole:], "little")) * m & mask
+    h = (h ^ h >> 13) * m & mask
+    return h ^ h >> 15
+
+
+def test_templates_choose_topic_and_key_and_topics_are_made(kafka: KafkaBroker) -> None:
+    prefix = topic()
+    sink = KafkaSink(
+        id="bus",
+        brokers=kafka.bootstrap,
+        topic=f"{prefix}.${{source.table}}",
+        key="${after.n}",
+        create_topics=CreateTopics(partitions=2),
+    )
+    sink.prepare(DELIVERY)
+    deliver(sink, [Change(0, 0, 5), Change(1, 0, 6, table="items"), Change(2, 0, 7)])
+    assert [(m.key(), m.partition() in (0, 1)) for m in messages(kafka, f"{prefix}.items")] == [(b"6", True)]
+    assert sorted(m.key() or b"" for m in messages(kafka, f"{prefix}.orders")) == [b"5", b"7"]
+
+
+@pytest.mark.parametrize("column", ["nowhere", "empty"])
+def test_a_change_without_a_topic_stops_and_nothing_behind_it_is_sent(
+    kafka: KafkaBroker, column: str
+) -> None:
+    sink = KafkaSink(id="bus", brokers=kafka.bootstrap, topic=f"${{after.{column}}}")
+    sink.prepare(DELIVERY)
+    with pytest.raises(SinkError) as failure:
+        write(sink, [Change(7, 0, 0)], tasks=1)
+    assert failure.value.code == "sink.unroutable"
+    assert f"${{after.{column}}}" in failure.value.message
+    assert failure.value.where == "public.orders at 0/7"
+
+
+def test_an_unfilled_key_is_no_key(kafka: KafkaBroker) -> None:
+    sink = KafkaSink(id="bus", brokers=kafka.bootstrap, topic=topic(), key="${before.id}")
+    sink.prepare(DELIVERY)
+    deliver(sink, [Change(0, 0, 0)])
+    assert [message.key() for message in messages(kafka, sink.topic)] == [None]
+
+
+def test_headers_are_on_every_record(kafka: KafkaBroker) -> None:
+    sink = KafkaSink(id="bus", brokers=kafka.bootstrap, topic=topic(), headers={"team": "shop", "x": "ž"})
+    sink.prepare(DELIVERY)
+    deliver(sink, versions(0, keys=2, rounds=2))
+    headers = [message.headers() for message in messages(kafka, sink.topic)]
+    assert headers == [[("team", b"shop"), ("x", "ž".encode())]] * 4
+
+
+def test_a_record_the_broker_refuses_is_named_and_nothing_passes_it(kafka: KafkaBroker) -> None:
+    """Larger than the broker takes, though not than the client: only the delivery report tells."""
+    conf: dict[str, Setting] = {"message.max.bytes": 4_000_000, "compression.type": Secret("none")}
+    sink = KafkaSink(id="bus", brokers=kafka.bootstrap, topic=topic(), client_conf=conf)
+    sink.prepare(DELIVERY)
+    large = Change(1, 0, 1, text="x" * 2_000_000)
+    with pytest.raises(SinkError) as failure:
+        write(sink, [Change(0, 0, 0), large, Change(2, 0, 2)], tasks=1)
+    assert failure.value.code == "sink.rejected"
+    assert failure.value.where == "public.orders at 0/1"
+    assert [json.loads(value)["n"] for value in values(kafka, sink.topic)] in ([], [0])
+    deliver(sink, versions(10, keys=1, rounds=2))
+    assert [json.loads(value)["n"] for value in values(kafka, sink.topic)][-2:] == [0, 1]
+
+
+def test_a_broker_that_dies_in_the_middle_is_a_wait_and_nothing_arrives_late() -> None:
+    with KafkaBroker() as broker:
+        sink = KafkaSink(id="bus", brokers=broker.bootstrap, topic=topic(), send_timeout_secs=2)
+        sink.prepare(DELIVERY)
+        deliver(sink, versions(0, keys=2, rounds=2))
+        broker.kill()
+        with pytest.raises(SinkError) as failure:
+            write(sink, versions(4, keys=2, rounds=2))
+        assert failure.value.code == "sink.unavailable"
+        broker.start()
+        sink = sink.model_copy(update={"send_timeout_secs": 30.0})
+        sink.prepare(DELIVERY)
+        deliver(sink, versions(8, keys=1, rounds=1))
+        seqs = [json.loads(value)["seq"] for value in values(broker, sink.topic)]
+    assert sorted(seqs) == [0, 1, 2, 3, 8]
+
+
+def test_an_existing_topic_is_left_as_it_is(sink: KafkaSink, kafka: KafkaBroker) -> None:
+    sink.prepare(DELIVERY)
+    other = sink.model_copy(update={"create_topics": KafkaSink.model_fields["create_topics"].default})
+    other.prepare(DELIVERY)
+    deliver(other, versions(0, keys=1, rounds=2))
+    assert len(values(kafka, sink.topic)) == 2
+
+
+@pytest.mark.parametrize(
+    ("conf", "word"),
+    [
+        ({"enable.idempotence": False}, "enable.idempotence"),
+        ({"enable.idempotence": "false"}, "enable.idempotence"),
+        ({"acks": 1}, "acks"),
+        ({"acks": "0"}, "acks"),
+        ({"request.required.acks": "1"}, "request.required.acks"),
+        ({"max.in.flight": 6}, "max.in.flight"),
+        ({"transactional.id": "mine"}, "transactional.id"),
+        ({"bootstrap.servers": "elsewhere:9092"}, "bootstrap.servers"),
+    ],
+)
+def test_settings_that_would_break_a_promise_are_refused(conf: dict[str, object], word: str) -> None:
+    with pytest.raises(ValidationError) as failure:
+        KafkaSink.from_document({"id": "bus", "brokers": NOBODY, "topic": "t", "client_conf": conf})
+    (error,) = failure.value.errors()
+    assert error["type"] == "config.unsafe_setting"
+    assert word in error["msg"]
+    assert error["ctx"]["hint"]
+
+
+def test_a_setting_that_librdkafka_does_not_know_is_a_configuration_error() -> None:
+    sink = KafkaSink(id="bus", brokers=NOBODY, topic="t", client_conf={"linger.sm": 5})
+    with pytest.raises(ConfigError) as failure:
+        sink.prepare(DELIVERY)
+    assert "linger.sm" in failure.value.message
+
+
+def test_secrets_reach_librdkafka_and_nothing_else() -> None:
+    secret = Secret("hunter2")
+    conf: dict[str, Setting] = {"sasl.password": secret, "ssl.key.pem": secret, "linger.ms": 7}
+    sink = KafkaSink(id="bus", brokers=NOBODY, topic="t", client_conf=conf)
+    assert sink.settings(DELIVERY)["sasl.password"] == "hunter2"
+    assert sink.settings(DELIVERY)["linger.ms"] == 7
+    assert "hunter2" not in repr(sink) + str(sink) + sink.model_dump_json()
+    assert "hunter2" not in repr(sink.open(DELIVERY, Span("log", 0, 1), 0))
+
+
+def test_the_defaults_are_accepted_by_librdkafka() -> None:
+    settings = KafkaSink(id="bus", brokers=NOBODY, topic="t").settings(DELIVERY)
+    Producer({**settings, "log_level": 0})
+    assert settings["acks"] == "all"
+    assert settings["enable.idempotence"] is True
+    assert settings["partitioner"] == "murmur2_random"

@@ -1,0 +1,99 @@
+"""`tailrace demo` as a newcomer meets it: it starts, shows, says what to type, proves itself, and ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tailrace.spec import load_pipelines, load_platform
+from tailrace.supervisor.demo.proof import changes
+from tailrace.testing.waiting import eventually
+
+COMMAND = [sys.executable, "-m", "tailrace", "demo"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the demos of this module run, one continuing the other."""
+    return tmp_path_factory.mktemp("demo")
+
+
+@contextmanager
+def demo(home: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], Callable[[], str]]]:
+    """A running demo, and what it has told so far."""
+    told = home / "told.txt"
+    with told.open("w") as errors:
+        process = subprocess.Popen(
+            [*COMMAND, *options], cwd=home, stdout=subprocess.PIPE, stderr=errors, text=True, env=os.environ
+        )
+    try:
+        yield process, told.read_text
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_it_ends_by_itself_and_proves_that_nothing_is_missing(home: Path) -> None:
+    with demo(home, "--seconds", "5", "--json") as (process, told):
+        output, _ = process.communicate(timeout=150)
+        assert process.returncode == 0, told()
+    answer = json.loads(output)
+    assert (answer["ok"], answer["compared"]) == (True, True)
+    assert {table["table"] for table in answer["tables"]} == {"customers", "orders", "order_items"}
+    assert all(table["differing"] == 0 and table["changes"] > table["rows"] > 0 for table in answer["tables"])
+    ops = Counter(
+        json.loads(record["op"])
+        for table in answer["tables"]
+        for record in changes(home / "tailrace-demo" / "files" / f"public.{table['table']}")
+    )
+    assert {"c", "u", "d"} <= ops.keys()
+    assert ops.total() == sum(table["changes"] for table in answer["tables"])
+
+
+def test_its_documents_are_a_users(home: Path) -> None:
+    root = home / "tailrace-demo"
+    [pipeline] = load_pipelines([root / "pipeline.yaml"])
+    assert (pipeline.name, pipeline.source_id, [sink.id for sink in pipeline.sinks]) == (
+        "demo",
+        "shop",
+        ["files"],
+    )
+    assert load_platform(root / "platform.yaml").data_dir == root / "data"
+
+
+def test_what_it_says_to_type_works_and_ctrl_c_ends_it(home: Path) -> None:
+    """It continues the first demo (`--keep`), so the row to change is there from the start."""
+    with demo(home, "--keep", "--rate", "50") as (process, told):
+
+        def typed(pattern: str) -> str:
+            return eventually(lambda: re.search(rf"^  ({pattern}.*)$", told(), re.MULTILINE), 90, what=told)[
+                1
+            ]
+
+        change, find = typed(r"\S*psql "), typed("grep ")
+        eventually(lambda: "sink demo/files: running" in told(), 90, what=told)
+        done = subprocess.run(change, shell=True, capture_output=True, text=True, check=False, timeout=30)
+        assert done.stdout.strip() == "UPDATE 1", done.stderr
+
+        def found() -> str:
+            return subprocess.run(
+                find, shell=True, capture_output=True, text=True, check=False, timeout=30
+            ).stdout
+
+        record = json.loads(eventually(found, 30, every=0.2, what=told))
+        assert (record["op"], record["after"]["id"], record["after"]["name"]) == ("u", 1, "Ada Lovelace")
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, told()
+    assert re.search(r"^source and files are equal: [\d,]+ rows$", output, re.MULTILINE), output
+    assert "Traceback" not in told()

@@ -1,0 +1,85 @@
+"""How a run looks: in a terminal, in a file, and to a machine."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from tailrace.supervisor.status import SinkStatus, Status, TableStatus, TapStatus
+from tailrace.surfaces.cli import live
+
+
+def status(at: float, rows: int) -> Status:
+    tables = {"public.orders": TableStatus(rows, rows * 10, int((at - 2) * 1e6))}
+    sink = SinkStatus("shop", "files", "file", "db", "running", lag_rows=7, lag_s=1.5, tables=tables)
+    return Status(
+        100.0, at, (TapStatus("db", "running", rows=1234, last_commit_us=int((at - 1) * 1e6)),), (sink,)
+    )
+
+
+def test_rates_are_over_the_last_seconds() -> None:
+    rates = live.Rates()
+    for at, rows in ((1000.0, 0), (1001.0, 500), (1010.0, 1000), (1012.0, 1400)):
+        rates.add(status(at, rows))
+    sink = status(1012.0, 1400).sinks[0]
+    assert rates.of(sink, "public.orders") == pytest.approx(900 / 11)
+    rates.add(status(1016.0, 1400))
+    assert rates.total(sink) == pytest.approx(400 / 6)
+
+
+def test_the_picture_has_rows_rate_lag_and_last_change() -> None:
+    rates = live.Rates()
+    rates.add(status(1000.0, 1000))
+    rates.add(status(1002.0, 5000))
+    shown = io.StringIO()
+    Console(file=shown, width=120).print(live.picture(status(1002.0, 5000), rates))
+    text = shown.getvalue()
+    for part in (
+        "db",
+        "1,234",
+        "1.0 s ago",
+        "files (file)",
+        "running",
+        "5,000",
+        "2,000",
+        "7 rows, 1.5 s",
+        "2.0 s ago",
+    ):
+        assert part in text
+
+
+def test_errors_and_warnings_are_told_with_their_hints() -> None:
+    error = {"code": "sink.unavailable", "message": "the disk is full", "hint": "free space", "where": ""}
+    now = status(1000.0, 1)
+    now = replace(now, sinks=(replace(now.sinks[0], state="waiting", warnings=("slow",), error=error),))
+    assert live.notes(now) == [
+        "sink shop/files: warning: slow",
+        "sink shop/files: error[sink.unavailable]: the disk is full (free space)",
+    ]
+
+
+def test_plain_lines_come_when_a_state_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    with live.view(as_json=False) as tick:
+        tick(status(1000.0, 1))
+        tick(status(1000.5, 2))
+        now = status(1001.0, 3)
+        tick(replace(now, sinks=(replace(now.sinks[0], state="stopped"),)))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == [
+        "tap db: running, 1,234 rows captured",
+        "sink shop/files: running, 1 rows delivered, 0/s, 7 rows behind",
+        "tap db: running, 1,234 rows captured",
+        "sink shop/files: stopped, 3 rows delivered, 2/s, 7 rows behind",
+    ]
+
+
+def test_machines_get_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with live.view(as_json=True) as tick:
+        tick(status(1000.0, 5))
+    [line] = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["sinks"][0]["tables"]["public.orders"]["rows"] == 5

@@ -1,0 +1,94 @@
+"""The benchmarks measure what they say, at sizes that only prove that they do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.meter import Meter, Usage
+from benchmarks.report import Bar, Measurement, Report, best
+
+ROOT = Path(__file__).parent.parent
+
+
+def bench(folder: Path, *arguments: str) -> dict[str, Any]:
+    """Run the command and return what it wrote as JSON, which it also prints at the end."""
+    file = folder / "results.json"
+    command = [sys.executable, "-m", "benchmarks", *arguments, "--json", str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(file.read_text())
+    results: dict[str, Any] = json.loads(file.read_text())
+    return results
+
+
+def test_the_whole_road_is_measured_on_the_same_wal(tmp_path: Path) -> None:
+    sizes = ("--rows", "2000", "--passes", "1", "--seconds", "1")
+    results = bench(tmp_path, "tap", "road", "latency", "idle", *sizes)
+    measured = {each["name"]: each for each in results["measurements"]}
+    assert [each["name"] for each in results["measurements"]] == [
+        "pg_recvlogical",
+        "tap",
+        "road",
+        "latency",
+        "idle",
+    ]
+    assert [measured[name]["rows"] for name in ("pg_recvlogical", "tap", "road")] == [2000, 2000, 2000]
+    assert measured["latency"]["rows"] == 200 * 5 * 1.5
+    assert 0 < measured["latency"]["more"]["p50_ms"] <= measured["latency"]["more"]["p99_ms"]
+    roles = {"tap", "driver", "spark jvm", "spark workers", "broker", "walsender"}
+    assert roles <= measured["road"]["usage"]["cpu_s"].keys()
+    assert measured["road"]["usage"]["cpu_s"]["spark jvm"] > 0
+    assert {bar["name"] for bar in results["bars"]} == {
+        "tap / pg_recvlogical",
+        "tap CPU per million rows",
+        "road / pg_recvlogical",
+        "latency p50",
+        "latency p99",
+        "idle CPU",
+    }
+
+
+def test_memory_is_measured_at_two_sizes(tmp_path: Path) -> None:
+    results = bench(tmp_path, "memory", "--rows", "1000")
+    assert [each["rows"] for each in results["measurements"]] == [1000, 5000]
+    assert all(each["usage"]["peak_mib"]["tap"] > 20 for each in results["measurements"])
+
+
+def test_a_meter_sees_the_cpu_time_of_a_role() -> None:
+    burner = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    with Meter({burner.pid: "burner"}) as meter:
+        while _cpu_s(burner.pid) < 0.3:
+            time.sleep(0)
+    burner.kill()
+    burner.wait()
+    usage = meter.usage()
+    assert usage.cpu_s["burner"] >= 0.25
+    assert usage.cpu_s["burner"] <= usage.wall_s + 0.05
+    assert usage.peak_mib["burner"] > 1
+
+
+def test_the_best_of_several_passes_counts() -> None:
+    slow, fast = (Measurement("tap", 1000, Usage(wall, {}, {}, 0.0)) for wall in (2.0, 1.0))
+    assert best([slow, fast], "tap") is fast
+
+
+@pytest.mark.parametrize(
+    ("value", "relation", "met"), [(0.8, "≥", True), (0.7, "≥", False), (0.8, "≤", False)]
+)
+def test_a_missed_bar_is_said(value: float, relation: str, met: bool) -> None:
+    bar = Bar("tap / pg_recvlogical", value, relation, 0.75)
+    assert bar.met is met
+    assert json.loads(Report(1, bars=[bar]).as_json())["bars"][0]["met"] is met
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,68 @@
+"""Errors carry their code across processes, and one function decides what follows."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from tailrace.errors import (
+    RETRYABLE,
+    Action,
+    ConfigError,
+    LogError,
+    SetupError,
+    SinkError,
+    SourceError,
+    SparkError,
+    TailraceError,
+    decide,
+)
+
+KINDS: list[tuple[type[TailraceError], int]] = [
+    (ConfigError, 2),
+    (SetupError, 3),
+    (SourceError, 1),
+    (LogError, 1),
+    (SparkError, 1),
+    (SinkError, 1),
+]
+
+
+@pytest.mark.parametrize(("kind", "exit_code"), KINDS)
+def test_an_error_survives_pickling_whole(kind: type[TailraceError], exit_code: int) -> None:
+    error = kind("some.code", "what happened", hint="the way out", where="here")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is kind
+    assert again.as_dict() == {
+        "code": "some.code",
+        "message": "what happened",
+        "hint": "the way out",
+        "where": "here",
+    }
+    assert again.exit_code == exit_code
+
+
+def test_the_text_names_the_place_once() -> None:
+    assert str(LogError("a.b", "broken", where="there")) == "broken (there)"
+    assert str(LogError("a.b", "broken")) == "broken"
+
+
+@pytest.mark.parametrize("code", sorted(RETRYABLE))
+def test_what_time_can_heal_is_retried(code: str) -> None:
+    assert decide(SourceError(code, "")) is Action.RETRY
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SourceError("source.position_lost", ""),
+        SetupError("source.wal_level", ""),
+        LogError("log.corrupt", ""),
+        LogError("log.locked", ""),
+        ValueError("a defect"),
+        KeyboardInterrupt(),
+    ],
+)
+def test_everything_else_stops(error: BaseException) -> None:
+    assert decide(error) is Action.STOP

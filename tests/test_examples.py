@@ -1,0 +1,153 @@
+"""The documents in `examples/`: each is valid, and all of them together carry a shop's changes where they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow.dataset as ds
+import pytest
+from confluent_kafka import Consumer
+
+from tailrace.spec import load_pipelines, load_platform
+from tailrace.testing.servers import KafkaBroker, PostgresServer
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+PIPELINES = sorted(file for file in EXAMPLES.glob("*.yaml") if file.name != "platform.yaml")
+ENVIRON = {"DSN": "postgresql://cdc@localhost/shop", "KAFKA": "localhost:9092"}
+
+SHOP = (
+    "CREATE TABLE customers (id bigint PRIMARY KEY, name text)",
+    "CREATE TABLE orders (id bigint PRIMARY KEY, total numeric(10, 2), tags text[])",
+    "CREATE PUBLICATION tailrace_shop FOR TABLE customers, orders",
+    "SELECT pg_create_logical_replication_slot('tailrace_shop', 'pgoutput')",
+    "INSERT INTO customers VALUES (1, 'Grace')",
+    "INSERT INTO orders VALUES (1, 12.50, '{a,b}'), (2, 3, NULL)",
+    "UPDATE orders SET total = 13 WHERE id = 1",
+    "DELETE FROM orders WHERE id = 2",
+)
+ORDERS = [
+    ("c", {"id": 1, "total": "12.50", "tags": ["a", "b"]}),
+    ("c", {"id": 2, "total": "3.00", "tags": None}),
+    ("u", {"id": 1, "total": "13.00", "tags": ["a", "b"]}),
+    ("d", None),
+]
+
+
+@pytest.mark.parametrize("example", PIPELINES, ids=lambda file: file.stem)
+def test_each_is_valid(example: Path) -> None:
+    [pipeline] = load_pipelines([example], ENVIRON)
+    assert pipeline.sinks
+
+
+def test_they_can_run_together() -> None:
+    """Their sources are equal, so all share one tap and one log."""
+    pipelines = load_pipelines(PIPELINES, ENVIRON)
+    assert {pipeline.source_id for pipeline in pipelines} == {"shop"}
+
+
+def test_the_platform_is_valid() -> None:
+    assert load_platform(EXAMPLES / "platform.yaml", ENVIRON).spark.master == "local[2]"
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a run of all examples left behind."""
+
+    home: Path
+    output: str
+    brokers: str
+
+
+@pytest.fixture(scope="module")
+def ran(kafka: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
+    home = tmp_path_factory.mktemp("examples")
+    with PostgresServer() as server:
+        with psycopg.connect(server.dsn(), autocommit=True) as connection:
+            for statement in SHOP:
+                connection.execute(statement)  # type: ignore[call-overload]
+        command = [sys.executable, "-m", "tailrace", "run", *map(str, PIPELINES), "--until-caught-up"]
+        done = subprocess.run(
+            [*command, "--platform-config", str(EXAMPLES / "platform.yaml")],
+            cwd=home,
+            env={**os.environ, "DSN": server.dsn(), "KAFKA": kafka.bootstrap},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=170,
+        )
+        assert done.returncode == 0, done.stderr
+        yield Ran(home, done.stdout, kafka.bootstrap)
+
+
+def test_console(ran: Ran) -> None:
+    lines = [line.split("  ")[1:] for line in ran.output.splitlines()]
+    assert lines[0] == ["c", "public.customers", '{"id":1,"name":"Grace"}']
+    assert [line[:2] for line in lines[1:]] == [[op, "public.orders"] for op, _ in ORDERS]
+
+
+def test_parquet(ran: Ran) -> None:
+    rows = (
+        ds.dataset(ran.home / "history" / "public.orders", format="parquet")
+        .to_table()
+        .sort_by("seq")
+        .to_pylist()
+    )
+    assert [(row["op"], json.loads(row["after"] or "null")) for row in rows] == ORDERS
+
+
+def test_kafka(ran: Ran) -> None:
+    records = consume(ran.brokers, "shop.public.orders", len(ORDERS))
+    assert [
+        (value["payload"]["op"], value["payload"]["after"]) for _, value in records if key_of(value) == 1
+    ] == [
+        ORDERS[0],
+        ORDERS[2],
+    ]
+    assert {key for key, _ in records} == {'{"id":1}', '{"id":2}'}
+    assert {value["payload"]["tenant_id"] for _, value in records} == {"acme"}
+
+
+def test_fan_out(ran: Ran) -> None:
+    lines = [
+        json.loads(line)
+        for file in sorted((ran.home / "archive" / "public.orders").glob("*/*.jsonl"))
+        for line in file.read_text().splitlines()
+    ]
+    assert [(line["op"], line["after"]) for line in lines] == ORDERS
+    events = [value["type"] for _, value in consume(ran.brokers, "shop.events", 1 + len(ORDERS))]
+    assert sorted(events) == sorted(
+        f"com.example.shop.{kind}" for kind in ("created", "created", "created", "updated", "deleted")
+    )
+
+
+def key_of(value: dict[str, Any]) -> int:
+    payload = value["payload"]
+    found: int = (payload["after"] or payload["before"])["id"]
+    return found
+
+
+def consume(brokers: str, topic: str, count: int) -> list[tuple[str, dict[str, Any]]]:
+    """The first `count` records of a topic: key and value."""
+    settings = {"bootstrap.servers": brokers, "group.id": topic, "auto.offset.reset": "earliest"}
+    consumer = Consumer(settings)
+    consumer.subscribe([topic])
+    found: list[tuple[str, dict[str, Any]]] = []
+    deadline = time.monotonic() + 30
+    try:
+        while len(found) < count:
+            assert time.monotonic() < deadline, f"{len(found)} of {count} records: {found}"
+            message = consumer.poll(0.2)
+            if message is not None and message.error() is None:
+                found.append((message.key().decode(), json.loads(message.value())))
+    finally:
+        consumer.close()
+    return found
