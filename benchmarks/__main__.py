@@ -90,24 +90,14 @@ def _folder(keep: Path | None) -> Iterator[Path]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Measure, as ratios on the same WAL."
-    )
-    parser.add_argument(
-        "names", nargs="*", choices=NAMES, metavar="NAME", help=f"some of: {', '.join(NAMES)}"
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure, as ratios on the same WAL.")
+    parser.add_argument("names", nargs="*", choices=NAMES, metavar="NAME", help=f"some of: {', '.join(NAMES)}")
     parser.add_argument("--all", action="store_true", help=f"those that take minutes too: {', '.join(LONG)}")
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of a throughput pass (%(default)s)")
-    parser.add_argument(
-        "--passes", type=int, default=2, help="throughput passes; the best counts (%(default)s)"
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=20.0, help="window of latency and idle (%(default)s)"
-    )
+    parser.add_argument("--passes", type=int, default=2, help="throughput passes; the best counts (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="window of latency and idle (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
-    parser.add_argument(
-        "--profile", action="store_true", help="say where the CPU time goes; slows what it measures"
-    )
+    parser.add_argument("--profile", action="store_true", help="say where the CPU time goes; slows what it measures")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work there and leave logs behind")
     return parser
 

@@ -100,7 +100,5 @@ def _consume(consumer: Consumer, workload: Workload) -> list[tuple[int, int]]:
 def _committed_us(value: bytes | None) -> int:
     found = _COMMITTED.search(value or b"")
     if found is None:
-        raise SetupError(
-            "benchmark.rows", f"a record without a commit time: {value!r}", hint="please report it"
-        )
+        raise SetupError("benchmark.rows", f"a record without a commit time: {value!r}", hint="please report it")
     return int(found[1])

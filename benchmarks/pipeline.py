@@ -46,9 +46,7 @@ class Pipeline:
             )
 
     def consumer(self) -> Consumer:
-        return Consumer(
-            {"bootstrap.servers": self.broker.bootstrap, "group.id": "bench", "enable.auto.commit": False}
-        )
+        return Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "bench", "enable.auto.commit": False})
 
     def warm(self) -> None:
         """Carry a few hundred changes, so that Spark, its workers and the producer are there."""

@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,32 +28,19 @@ class Profiler:
             raise SetupError("environment.py_spy", "--profile needs py-spy", hint="pip install py-spy")
 
     @contextmanager
-    def of(self, name: str, pid: int, *, children: bool = False) -> Iterator[None]:
-        """The Python functions (function and line that ran) of `pid`."""
-        if not self._on:
-            yield
-            return
-        output = self._folder / f"{name}.profile"
-        command = [
-            "py-spy",
-            "record",
-            "--pid",
-            str(pid),
-            "--rate",
-            str(RATE_HZ),
-            "--format",
-            "raw",
-            "--nonblocking",
-        ]
-        command += ["--duration", "36000", "--output", str(output)] + (["--subprocesses"] if children else [])
-        spy = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    def of(self, name: str, pids: Iterable[int]) -> Iterator[None]:
+        """The Python functions (function and line that ran) of some processes of one role."""
+        outputs = [self._folder / f"{name} {pid}.profile" for pid in pids] if self._on else []
+        spies = [_spy(output, int(output.stem.split()[-1])) for output in outputs]
         try:
             yield
         finally:
-            spy.send_signal(signal.SIGINT)
-            spy.wait(60)
-        if output.exists():
-            self.shares[f"{name}: functions"] = _functions(output)
+            for spy in spies:
+                spy.send_signal(signal.SIGINT)
+            for spy in spies:
+                spy.wait(60)
+        if outputs:
+            self.shares[f"{name}: functions"] = _functions(output for output in outputs if output.exists())
 
     @contextmanager
     def threads(self, name: str, pid: int) -> Iterator[None]:
@@ -65,9 +52,15 @@ class Profiler:
             self.shares[f"{name}: threads"] = _shares(spent)
 
 
-def _functions(output: Path) -> dict[str, float]:
+def _spy(output: Path, pid: int) -> subprocess.Popen[bytes]:
+    command = ["py-spy", "record", "--pid", str(pid), "--output", str(output), "--format", "raw"]
+    command += ["--rate", str(RATE_HZ), "--nonblocking", "--duration", "36000"]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def _functions(outputs: Iterable[Path]) -> dict[str, float]:
     found: Counter[str] = Counter()
-    for line in output.read_text().splitlines():
+    for line in (line for output in outputs for line in output.read_text().splitlines()):
         stack, _, count = line.rpartition(" ")
         found[stack.rsplit(";", 1)[-1]] += int(count)
     return _shares(dict(found))

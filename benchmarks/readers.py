@@ -56,9 +56,7 @@ class Tap:
     def __init__(self, stage: Stage, name: str, table: Table) -> None:
         self._stage = stage
         self.name = name
-        source = PostgresSource.model_validate(
-            {"id": name, "dsn": stage.dsn, "tables": [f"public.{table.name}"]}
-        )
+        source = PostgresSource.model_validate({"id": name, "dsn": stage.dsn, "tables": [f"public.{table.name}"]})
         self.slot = source.slot_name
         self.process = TapProcess("postgres", source, Platform(data_dir=stage.folder / name))
         self.base = 0
@@ -79,13 +77,11 @@ class Tap:
     def measure(self, rows: int, sender: Walsender, profiler: Profiler) -> Measurement:
         """From the release of its walsender until its log holds `rows` rows durably."""
         roles = self.roles() | {sender.pid: "walsender"}
-        with profiler.of("tap", self.pid), Meter(roles) as meter:
+        with profiler.of("tap", [self.pid]), Meter(roles) as meter:
             sender.release()
             until(lambda: self.rows() >= rows, f"{rows} rows in the log of {self.name}")
         if self.rows() != rows:
-            raise SetupError(
-                "benchmark.rows", f"the log has {self.rows()} rows, not {rows}", hint="please report it"
-            )
+            raise SetupError("benchmark.rows", f"the log has {self.rows()} rows, not {rows}", hint="please report it")
         return Measurement("tap", rows, meter.usage())
 
 

@@ -85,14 +85,11 @@ class Report:
 
     def _measurement_table(self) -> Table:
         roles = [role for role in ROLES if any(role in each.usage.cpu_s for each in self.measurements)]
-        table = Table(
-            "", "rows", "wall s", "rows/s", *(f"{role}\nCPU-s / MiB" for role in roles), "others\ncores", ""
-        )
+        table = Table("", "rows", "wall s", "rows/s", *(f"{role}\nCPU-s / MiB" for role in roles), "others\ncores", "")
         for each in self.measurements:
             usage = each.usage
             costs = [
-                f"{usage.cpu_s[role]:.2f} / {usage.peak_mib[role]:.0f}" if role in usage.cpu_s else ""
-                for role in roles
+                f"{usage.cpu_s[role]:.2f} / {usage.peak_mib[role]:.0f}" if role in usage.cpu_s else "" for role in roles
             ]
             more = ", ".join(f"{name} {value:g}" for name, value in each.more.items())
             rate = f"{each.rows_per_s:,.0f}"

@@ -124,9 +124,7 @@ class Stage:
     def slot(self, name: str, publication: str, table: Table) -> Iterator[None]:
         """A slot and a publication as `pg_recvlogical` needs them."""
         published = sql.SQL("CREATE PUBLICATION {} FOR TABLE {}")
-        self.connection.execute(
-            published.format(sql.Identifier(publication), sql.Identifier("public", table.name))
-        )
+        self.connection.execute(published.format(sql.Identifier(publication), sql.Identifier("public", table.name)))
         self.connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (name,))
         try:
             yield

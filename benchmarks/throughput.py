@@ -7,7 +7,7 @@ have the same WAL one after the other, in an order that alternates from pass to 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 
 from benchmarks.meter import Meter
 from benchmarks.pipeline import Pipeline
@@ -66,7 +66,7 @@ class Throughput:
         profiler = self._profiler
         with (
             profiler.threads("spark jvm", jvms[0]),
-            profiler.of("spark workers", workers[0], children=True) if workers else nullcontext(),
+            profiler.of("spark workers", workers),
             Meter(pipeline.roles() | {sender.pid: "walsender"}) as meter,
         ):
             sender.release()

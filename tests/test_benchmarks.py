@@ -80,9 +80,7 @@ def test_the_best_of_several_passes_counts() -> None:
     assert best([slow, fast], "tap") is fast
 
 
-@pytest.mark.parametrize(
-    ("value", "relation", "met"), [(0.8, "≥", True), (0.7, "≥", False), (0.8, "≤", False)]
-)
+@pytest.mark.parametrize(("value", "relation", "met"), [(0.8, "≥", True), (0.7, "≥", False), (0.8, "≤", False)])
 def test_a_missed_bar_is_said(value: float, relation: str, met: bool) -> None:
     bar = Bar("tap / pg_recvlogical", value, relation, 0.75)
     assert bar.met is met

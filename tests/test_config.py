@@ -198,9 +198,7 @@ class TestExpansion:
         assert (outer.name, outer.count, outer.ratio, outer.on) == ("4", 4, 4.0, True)
         assert outer.inner == Inner(size=2048, wait=timedelta(seconds=5))
 
-    @pytest.mark.parametrize(
-        "text", ["count: '4'", "count: 4.0", "on: 'true'", "on: 1", "ratio: '1'", "name: 4"]
-    )
+    @pytest.mark.parametrize("text", ["count: '4'", "count: 4.0", "on: 'true'", "on: 1", "ratio: '1'", "name: 4"])
     def test_elsewhere_types_are_strict(self, text: str) -> None:
         problems = refused("name: x\n" * (not text.startswith("name")) + text)
         assert [problem.code for problem in problems] == ["config.invalid_value"]
@@ -335,9 +333,9 @@ class TestValues:
             Inner.from_document({"size": "0.5B"})
 
     def test_shown_as_written(self) -> None:
-        assert [
-            show_duration(timedelta(milliseconds=ms)) for ms in (0, 0.5, 50, 5000, 90000, 604_800_000)
-        ] == [*("0s", "500us", "50ms", "5s", "90s", "7d")]
+        assert [show_duration(timedelta(milliseconds=ms)) for ms in (0, 0.5, 50, 5000, 90000, 604_800_000)] == [
+            *("0s", "500us", "50ms", "5s", "90s", "7d")
+        ]
         assert [show_size(size) for size in (0, 7, 64_000_000, 64 * 1024**2)] == ["0B", "7B", "64MB", "64MiB"]
         inner = Inner(size=2048, wait=timedelta(minutes=1))
         assert inner.model_dump(mode="json") == {"size": "2KiB", "wait": "1m"}

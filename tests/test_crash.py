@@ -57,9 +57,7 @@ def test_ten_kills(place: tuple[PostgresServer, crash.Victim], kafka: KafkaBroke
 
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", seeds())
-def test_many_kills(
-    seed: int, place: tuple[PostgresServer, crash.Victim], kafka: KafkaBroker, tmp_path: Path
-) -> None:
+def test_many_kills(seed: int, place: tuple[PostgresServer, crash.Victim], kafka: KafkaBroker, tmp_path: Path) -> None:
     run_seed(seed, 2 * KILLS, *place, kafka, tmp_path)
 
 

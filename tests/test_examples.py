@@ -1,4 +1,4 @@
-"""The documents in `examples/`: each is valid, and all of them together carry a shop's changes where they say."""
+"""The documents in `examples/`: each is valid, and all together carry a shop's changes where they say."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def ran(kafka: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with PostgresServer() as server:
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             for statement in SHOP:
-                connection.execute(statement)  # type: ignore[call-overload]
+                connection.execute(statement)
         command = [sys.executable, "-m", "tailrace", "run", *map(str, PIPELINES), "--until-caught-up"]
         done = subprocess.run(
             [*command, "--platform-config", str(EXAMPLES / "platform.yaml")],
@@ -95,20 +95,13 @@ def test_console(ran: Ran) -> None:
 
 
 def test_parquet(ran: Ran) -> None:
-    rows = (
-        ds.dataset(ran.home / "history" / "public.orders", format="parquet")
-        .to_table()
-        .sort_by("seq")
-        .to_pylist()
-    )
+    rows = ds.dataset(ran.home / "history" / "public.orders", format="parquet").to_table().sort_by("seq").to_pylist()
     assert [(row["op"], json.loads(row["after"] or "null")) for row in rows] == ORDERS
 
 
 def test_kafka(ran: Ran) -> None:
     records = consume(ran.brokers, "shop.public.orders", len(ORDERS))
-    assert [
-        (value["payload"]["op"], value["payload"]["after"]) for _, value in records if key_of(value) == 1
-    ] == [
+    assert [(value["payload"]["op"], value["payload"]["after"]) for _, value in records if key_of(value) == 1] == [
         ORDERS[0],
         ORDERS[2],
     ]
@@ -147,7 +140,7 @@ def consume(brokers: str, topic: str, count: int) -> list[tuple[str, dict[str, A
             assert time.monotonic() < deadline, f"{len(found)} of {count} records: {found}"
             message = consumer.poll(0.2)
             if message is not None and message.error() is None:
-                found.append((message.key().decode(), json.loads(message.value())))
+                found.append(((message.key() or b"").decode(), json.loads(message.value() or b"")))
     finally:
         consumer.close()
     return found

@@ -54,9 +54,7 @@ def test_the_wrapper_passes_every_other_argument_as_it_is(tmp_path: Path) -> Non
         "-XshowSettings:properties",
         "-version",
     ]
-    shown = subprocess.run(
-        [str(java), *arguments], capture_output=True, text=True, check=True, cwd=tmp_path
-    ).stderr
+    shown = subprocess.run([str(java), *arguments], capture_output=True, text=True, check=True, cwd=tmp_path).stderr
     assert f"odd = {odd}\n" in shown
 
 

@@ -108,9 +108,7 @@ class TestPipeline:
     def test_a_small_document_and_its_defaults(self, load: Load) -> None:
         pipeline = load(SHOP)
         assert (pipeline.name, pipeline.metadata.tenant, pipeline.source_id) == ("shop", "default", "shop-db")
-        assert pipeline.source == PondSource(
-            id="shop-db", dsn=Dsn(ENVIRON["DSN"]), tables=("shop.orders", "shop.*")
-        )
+        assert pipeline.source == PondSource(id="shop-db", dsn=Dsn(ENVIRON["DSN"]), tables=("shop.orders", "shop.*"))
         assert pipeline.sinks == (PipeSink(id="out", topic="cdc.${source.table}"),)
         assert pipeline.sinks[0].envelope == NativeEnvelope()
         batch, sharding = pipeline.spec.batch, pipeline.spec.sharding
@@ -169,9 +167,7 @@ class TestPipeline:
             ("${DSN}", "${NOPE}", ("config.missing_variable", "spec.source.config.dsn", 10), "NOPE"),
         ],
     )
-    def test_refusals(
-        self, refused: Refused, old: str, new: str, told: tuple[str, str, int], hint: str
-    ) -> None:
+    def test_refusals(self, refused: Refused, old: str, new: str, told: tuple[str, str, int], hint: str) -> None:
         problems = {(p.code, p.path, p.line): p for p in refused(SHOP.replace(old, new))}
         assert hint in problems[told].hint
         assert problems[told].file.endswith("pipeline.yaml")

@@ -7,6 +7,7 @@ no restart. `CHANGES` is the Arrow schema that the log's readers yield and that 
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import pyarrow as pa
 
@@ -16,29 +17,28 @@ LANES = 64
 OPS = ("c", "u", "d", "r", "t", "m", "s")
 """create, update, delete, read (snapshot), truncate, message, schema change."""
 
-CHANGES = pa.schema(
-    [
-        pa.field("seq", pa.int64(), nullable=False),  # offset in the log; source commit order
-        pa.field("lane", pa.int32(), nullable=False),
-        pa.field("source", pa.string(), nullable=False),  # the source's id
-        pa.field("op", pa.string(), nullable=False),
-        pa.field("database", pa.string(), nullable=False),
-        pa.field("schema", pa.string(), nullable=False),
-        pa.field("table", pa.string(), nullable=False),
-        pa.field("key", pa.string()),  # JSON object text, or null for a table without a key
-        pa.field("before", pa.string()),  # JSON object text or null
-        pa.field("after", pa.string()),  # JSON object text or null
-        pa.field("unchanged", pa.list_(pa.string())),  # columns the source did not send
-        pa.field("ts_us", pa.int64(), nullable=False),  # commit time at the source
-        pa.field("captured_us", pa.int64(), nullable=False),
-        pa.field("tx_id", pa.string(), nullable=False),
-        pa.field("tx_ordinal", pa.int64(), nullable=False),  # 0-based place in the transaction
-        pa.field("tx_last", pa.bool_(), nullable=False),
-        pa.field("position", pa.string(), nullable=False),  # the source's, opaque; PostgreSQL: commit LSN
-        pa.field("schema_id", pa.int32(), nullable=False),
-        pa.field("headers", pa.map_(pa.string(), pa.string())),  # e.g. new_key / old_key of a key change
-    ]
-)
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("seq", pa.int64(), nullable=False),  # offset in the log; source commit order
+    pa.field("lane", pa.int32(), nullable=False),
+    pa.field("source", pa.string(), nullable=False),  # the source's id
+    pa.field("op", pa.string(), nullable=False),
+    pa.field("database", pa.string(), nullable=False),
+    pa.field("schema", pa.string(), nullable=False),
+    pa.field("table", pa.string(), nullable=False),
+    pa.field("key", pa.string()),  # JSON object text, or null for a table without a key
+    pa.field("before", pa.string()),  # JSON object text or null
+    pa.field("after", pa.string()),  # JSON object text or null
+    pa.field("unchanged", pa.list_(pa.string())),  # columns the source did not send
+    pa.field("ts_us", pa.int64(), nullable=False),  # commit time at the source
+    pa.field("captured_us", pa.int64(), nullable=False),
+    pa.field("tx_id", pa.string(), nullable=False),
+    pa.field("tx_ordinal", pa.int64(), nullable=False),  # 0-based place in the transaction
+    pa.field("tx_last", pa.bool_(), nullable=False),
+    pa.field("position", pa.string(), nullable=False),  # the source's, opaque; PostgreSQL: commit LSN
+    pa.field("schema_id", pa.int32(), nullable=False),
+    pa.field("headers", pa.map_(pa.string(), pa.string())),  # e.g. new_key / old_key of a key change
+]
+CHANGES = pa.schema(_FIELDS)
 
 CHANGES_DDL = (
     "seq bigint not null, lane int not null, source string not null, op string not null, "
@@ -52,10 +52,7 @@ CHANGES_DDL = (
 
 _DIGEST_SQL = "cast(md5(concat(source, '|', position, '|', cast(tx_ordinal as string))) as binary)"
 
-_PARTS = [
-    f"substr({_DIGEST_SQL}, {start}, {length})"
-    for start, length in ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))
-]
+_PARTS = [f"substr({_DIGEST_SQL}, {start}, {length})" for start, length in ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))]
 
 EVENT_ID_SQL = f"""cast(concat({", X'2D', ".join(_PARTS)}) as string)"""
 """`event_id` as Spark spells it. The digest is computed once; bytes are cheaper to cut than text."""

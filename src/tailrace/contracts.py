@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 import pyarrow as pa
 from pydantic import Field
@@ -27,30 +27,28 @@ class Span:
     end: int
 
 
-ROWS = pa.schema(
-    [
-        ("row", pa.int32()),  # place in source order, relative to the frame's first row
-        ("op", pa.uint8()),  # index into change.OPS
-        ("schema_id", pa.int32()),
-        ("tx", pa.int32()),  # index into txs
-        ("ordinal", pa.int32()),
-        ("key", pa.string()),
-        ("before", pa.string()),
-        ("after", pa.string()),
-        ("unchanged", pa.string()),  # JSON array text
-        ("headers", pa.string()),  # JSON object text
-    ]
-)
+_ROWS: list[pa.Field[Any]] = [
+    pa.field("row", pa.int32()),  # place in source order, relative to the frame's first row
+    pa.field("op", pa.uint8()),  # index into change.OPS
+    pa.field("schema_id", pa.int32()),
+    pa.field("tx", pa.int32()),  # index into txs
+    pa.field("ordinal", pa.int32()),
+    pa.field("key", pa.string()),
+    pa.field("before", pa.string()),
+    pa.field("after", pa.string()),
+    pa.field("unchanged", pa.string()),  # JSON array text
+    pa.field("headers", pa.string()),  # JSON object text
+]
+ROWS = pa.schema(_ROWS)
 
-TXS = pa.schema(
-    [
-        ("tx_id", pa.string()),
-        ("position", pa.string()),
-        ("ts_us", pa.int64()),
-        ("end_row", pa.int32()),  # rows of the frame up to and including this transaction's last; -1: still open
-        ("end_bytes", pa.int64()),  # bytes of row text up to there
-    ]
-)
+_TXS: list[pa.Field[Any]] = [
+    pa.field("tx_id", pa.string()),
+    pa.field("position", pa.string()),
+    pa.field("ts_us", pa.int64()),
+    pa.field("end_row", pa.int32()),  # rows of the frame up to this transaction's last; -1: it is still open
+    pa.field("end_bytes", pa.int64()),  # bytes of row text up to there
+]
+TXS = pa.schema(_TXS)
 
 
 @dataclass(frozen=True)
@@ -118,9 +116,9 @@ class Sink(Model, ABC):
     """Where records go. A subclass is one file in `sinks/`; its docstring says how it absorbs a repeat (Law 4)."""
 
     id: Annotated[str, Field(description="Unique name of the sink in its pipeline.", pattern=r"^[A-Za-z0-9._-]+$")]
-    required: Annotated[
-        bool, Field(description="A required sink's unread changes are never dropped from the log.")
-    ] = True
+    required: Annotated[bool, Field(description="A required sink's unread changes are never dropped from the log.")] = (
+        True
+    )
     envelope: Annotated[Envelope, Field(description="Shape of each record.")] = NativeEnvelope()
 
     columns: ClassVar[tuple[str, ...]] = ()

@@ -38,9 +38,7 @@ class Shelf:
         if name in self.later:
             message = f"the {self.kind} type '{name}' is planned and not there yet"
             raise ConfigError("config.not_yet", message, hint="use one of: " + ", ".join(self.names()))
-        raise ConfigError(
-            "config.unknown_type", f"unknown {self.kind} type '{name}'", hint=nearest(name, self.names())
-        )
+        raise ConfigError("config.unknown_type", f"unknown {self.kind} type '{name}'", hint=nearest(name, self.names()))
 
     def load(self, name: str) -> type[Model]:
         """The model of a type. Raises `SetupError` when it is installed without what it needs."""

@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tailrace.changelog import LogWriter  # noqa: E402
+from tailrace.changelog import LogWriter
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import pickle
 import random
 from collections.abc import Callable
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -128,9 +129,7 @@ def test_a_segment_cut_short_is_refused(path: Path, write: Write) -> None:
 # -- batches -----------------------------------------------------------------------------------------------------
 
 PLAN = st.lists(  # lines of transactions of so many rows, and whether the first is handed over in parts
-    st.lists(st.integers(1, 12), min_size=1, max_size=4).flatmap(
-        lambda line: st.tuples(st.just(line), st.booleans())
-    ),
+    st.lists(st.integers(1, 12), min_size=1, max_size=4).flatmap(lambda line: st.tuples(st.just(line), st.booleans())),
     min_size=1,
     max_size=6,
 )
@@ -153,7 +152,7 @@ def test_batches_never_split_a_transaction_and_keep_their_bounds(
         assert max(sizes(ends)) <= events
         return
     assert set(ends) <= set(lawful)
-    for before, after in zip(ends, ends[1:], strict=False):
+    for before, after in pairwise(ends):
         one_transaction = lawful[lawful.index(before) + 1] == after
         assert after - before <= events or one_transaction
 
@@ -179,9 +178,7 @@ def test_a_transaction_beyond_the_bounds_is_one_batch(path: Path, write: Write) 
 # -- slices ------------------------------------------------------------------------------------------------------
 
 
-def test_slices_cover_every_row_once_in_lane_order(
-    path: Path, write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slices_cover_every_row_once_in_lane_order(path: Path, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "ONE_TASK_ROWS", 10)
     chance = random.Random(5)
     writer = write(segment_bytes=30_000)
@@ -251,4 +248,3 @@ def _assert_lane_order(rows: list[Change]) -> None:
     for lane in {row["lane"] for row in rows}:
         of_lane = seqs([row for row in rows if row["lane"] == lane])
         assert of_lane == sorted(of_lane)
-

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.changelog import Bounds, LogReader, LogWriter, Subscriber, Subscribers, enforce, read_slice, reader
+from tailrace.changelog import (
+    Bounds,
+    LogReader,
+    LogWriter,
+    Subscriber,
+    Subscribers,
+    enforce,
+    read_slice,
+    reader,
+)
 from tailrace.errors import LogError
 from tailrace.testing.captures import capture, insert
 from tests.changelog.looking import changes, seqs
@@ -102,9 +111,9 @@ def test_a_range_over_what_retention_took_from_under_a_reader_is_never_shorter(
             slow.slices(start, 40, 1)
         assert caught.value.code == "log.expired"
     earliest = slow.earliest
-    assert seqs([row for piece in slow.slices(earliest, 40, 1) for b in read_slice(piece) for row in b.to_pylist()]) == (
-        list(range(earliest, 40))
-    )
+    assert seqs(
+        [row for piece in slow.slices(earliest, 40, 1) for b in read_slice(piece) for row in b.to_pylist()]
+    ) == (list(range(earliest, 40)))
 
 
 def test_the_writer_goes_on_after_retention(path: Path, full: LogWriter, write: Write) -> None:

@@ -43,9 +43,7 @@ def render(
     spark: SparkSession, envelope: Envelope, *changes: dict[str, Any], delivery: Delivery = DELIVERY
 ) -> list[str]:
     """The records of the changes, in order."""
-    rows = (
-        frame(spark, *changes).select(value_column(envelope, delivery, "postgresql").alias("value")).collect()
-    )
+    rows = frame(spark, *changes).select(value_column(envelope, delivery, "postgresql").alias("value")).collect()
     return [row.value for row in rows]
 
 
@@ -65,9 +63,7 @@ def test_every_envelope_has_golden_files() -> None:
     assert {case.parent.name for case in CASES} == {"native", "debezium", "cloudevents"}
 
 
-@pytest.mark.parametrize(
-    "envelope", [NativeEnvelope(), DebeziumEnvelope(), EVENTS], ids=lambda found: found.type
-)
+@pytest.mark.parametrize("envelope", [NativeEnvelope(), DebeziumEnvelope(), EVENTS], ids=lambda found: found.type)
 def test_any_name_gives_valid_json_that_says_the_name(spark: SparkSession, envelope: Envelope) -> None:
     changes = [{"database": name, "schema": name, "table": name} for name in AWKWARD]
     delivery = Delivery(pipeline='a "b"/ž', tenant='t"\\', source="shop-db")
@@ -97,9 +93,7 @@ def test_lsn_is_the_number_that_debezium_gives(spark: SparkSession) -> None:
     positions = ["0/0", "0/1", "16/B374D848", "1/A", "FFFFFFFF/FFFFFFFF"]
     values = render(spark, NativeEnvelope(), *({"position": position} for position in positions))
     numbers = [json.loads(value)["source"]["lsn"] for value in values]
-    assert numbers == [
-        (int(high, 16) << 32) + int(low, 16) for high, low in (p.split("/") for p in positions)
-    ]
+    assert numbers == [(int(high, 16) << 32) + int(low, 16) for high, low in (p.split("/") for p in positions)]
 
 
 def test_event_ids_are_those_of_python(spark: SparkSession) -> None:
@@ -139,9 +133,5 @@ def test_event_time_is_utc_whatever_the_session_says(spark: SparkSession, zone: 
         values = render(spark, EVENTS, *({"ts_us": moment} for moment in moments))
     finally:
         spark.conf.set("spark.sql.session.timeZone", str(before))
-    expected = [
-        datetime.fromtimestamp(moment // 10**6, UTC).replace(microsecond=moment % 10**6) for moment in moments
-    ]
-    assert [json.loads(value)["time"] for value in values] == [
-        f"{time:%Y-%m-%dT%H:%M:%S.%f}Z" for time in expected
-    ]
+    expected = [datetime.fromtimestamp(moment // 10**6, UTC).replace(microsecond=moment % 10**6) for moment in moments]
+    assert [json.loads(value)["time"] for value in values] == [f"{time:%Y-%m-%dT%H:%M:%S.%f}Z" for time in expected]

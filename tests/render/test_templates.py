@@ -48,9 +48,7 @@ def route(spark: SparkSession, template: str, change: dict[str, Any]) -> str | N
         ("${before.name}", None),
     ],
 )
-def test_a_template_is_filled_from_the_change(
-    spark: SparkSession, template: str, expected: str | None
-) -> None:
+def test_a_template_is_filled_from_the_change(spark: SparkSession, template: str, expected: str | None) -> None:
     assert route(spark, template, CHANGE) == expected
 
 

@@ -63,9 +63,7 @@ class TestParquetFileSink(SinkSuite):
         def read() -> Iterator[str]:
             for file in files(sink.path, "parquet"):
                 for row in pq.read_table(file).to_pylist():
-                    yield Change(
-                        row["seq"], json.loads(row["key"])["id"], json.loads(row["after"])["n"]
-                    ).value
+                    yield Change(row["seq"], json.loads(row["key"])["id"], json.loads(row["after"])["n"]).value
 
         return lambda: list(read())
 
@@ -244,9 +242,7 @@ STEPS = [("written", 0), ("page", 0), ("rename", 0), ("rename", 1), ("rename", 2
 
 
 @pytest.mark.parametrize(("step", "count"), STEPS)
-def test_a_kill_at_any_step_of_the_commit_leaves_each_change_once(
-    tmp_path: Path, step: str, count: int
-) -> None:
+def test_a_kill_at_any_step_of_the_commit_leaves_each_change_once(tmp_path: Path, step: str, count: int) -> None:
     path = tmp_path / "out"
     died = subprocess.run(
         [sys.executable, "-c", CRASHING, str(path), step, str(count)],

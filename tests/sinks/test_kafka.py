@@ -68,9 +68,7 @@ class TestKafkaSink(ServerSinkSuite):
 
     @pytest.fixture
     def sink(self, kafka: KafkaBroker) -> KafkaSink:
-        return KafkaSink(
-            id="bus", brokers=kafka.bootstrap, topic=topic(), create_topics=CreateTopics(partitions=3)
-        )
+        return KafkaSink(id="bus", brokers=kafka.bootstrap, topic=topic(), create_topics=CreateTopics(partitions=3))
 
     @pytest.fixture
     def received(self, sink: KafkaSink, kafka: KafkaBroker) -> Received:
@@ -89,16 +87,12 @@ def sink(kafka: KafkaBroker) -> KafkaSink:
 def test_the_key_is_the_primary_key(sink: KafkaSink, kafka: KafkaBroker) -> None:
     sink.prepare(DELIVERY)
     deliver(sink, versions(0, keys=3, rounds=1))
-    keyed = {
-        message.key(): json.loads(message.value() or b"")["id"] for message in messages(kafka, sink.topic)
-    }
+    keyed = {message.key(): json.loads(message.value() or b"")["id"] for message in messages(kafka, sink.topic)}
     assert keyed == {b'{"id": 0}': 0, b'{"id": 1}': 1, b'{"id": 2}': 2}
 
 
 def test_a_key_finds_the_partition_that_java_clients_choose(kafka: KafkaBroker) -> None:
-    sink = KafkaSink(
-        id="bus", brokers=kafka.bootstrap, topic=topic(), create_topics=CreateTopics(partitions=7)
-    )
+    sink = KafkaSink(id="bus", brokers=kafka.bootstrap, topic=topic(), create_topics=CreateTopics(partitions=7))
     sink.prepare(DELIVERY)
     deliver(sink, versions(0, keys=20, rounds=1))
     for message in messages(kafka, sink.topic):
@@ -135,9 +129,7 @@ def test_templates_choose_topic_and_key_and_topics_are_made(kafka: KafkaBroker) 
 
 
 @pytest.mark.parametrize("column", ["nowhere", "empty"])
-def test_a_change_without_a_topic_stops_and_nothing_behind_it_is_sent(
-    kafka: KafkaBroker, column: str
-) -> None:
+def test_a_change_without_a_topic_stops_and_nothing_behind_it_is_sent(kafka: KafkaBroker, column: str) -> None:
     sink = KafkaSink(id="bus", brokers=kafka.bootstrap, topic=f"${{after.{column}}}")
     sink.prepare(DELIVERY)
     with pytest.raises(SinkError) as failure:

@@ -26,9 +26,7 @@ def archives(tmp_path: Path) -> list[str]:
     return [str(tmp_path / name) for name in names]
 
 
-def test_sparks_own_archives_go_and_the_users_stay(
-    archives: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sparks_own_archives_go_and_the_users_stay(archives: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*archives, *sys.path])
     monkeypatch.setattr(sys, "path_importer_cache", dict.fromkeys(archives))
     forget_archives()
@@ -36,9 +34,7 @@ def test_sparks_own_archives_go_and_the_users_stay(
     assert [path for path in archives if path in sys.path_importer_cache] == archives[3:]
 
 
-def test_archives_stay_where_pyspark_is_in_no_other_place(
-    archives: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_archives_stay_where_pyspark_is_in_no_other_place(archives: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", archives[:3])
     monkeypatch.setattr(sys, "path_importer_cache", {})
     forget_archives()

@@ -52,7 +52,4 @@ def test_large_values_are_not_lost_to_a_parsers_limit(spark: SparkSession) -> No
 
 
 def test_times_are_utc(spark: SparkSession) -> None:
-    assert (
-        spark.sql("select cast(timestamp_micros(0) as string) as t").collect()[0]["t"]
-        == "1970-01-01 00:00:00"
-    )
+    assert spark.sql("select cast(timestamp_micros(0) as string) as t").collect()[0]["t"] == "1970-01-01 00:00:00"

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,9 @@ class Road:
     def jvm(self) -> psutil.Process:
         return next(process for process in self.family if process.name() == "java")
 
+    def daemon(self) -> psutil.Process:
+        return psutil.Process(next(iter(self.writers()))).parent() or self.jvm()
+
     def kill(self, pid: int) -> float:
         os.kill(pid, signal.SIGKILL)
         return time.time()
@@ -72,15 +75,28 @@ def road(tmp_path: Path) -> Iterator[Road]:
         running.assert_gone()
 
 
-@pytest.mark.parametrize(
-    "victim", [lambda road: road.driver.pid, lambda road: road.jvm().pid], ids=["driver", "jvm"]
-)
-def test_nothing_is_delivered_after(road: Road, victim: Callable[[Road], int]) -> None:
-    killed = road.kill(victim(road))
-    road.assert_gone()
-    late = [line["at"] - killed for line in read_lines(road.out) if line["at"] > killed]
-    assert max(late, default=0.0) < LATE_S
-    assert len(read_lines(road.out)) < ROWS
+def test_nothing_is_delivered_after_the_driver_dies(road: Road) -> None:
+    road.jvm().suspend()  # as in a long garbage collection: it cannot end its workers itself
+    assert_silence(road, road.driver.pid)
+
+
+def test_nothing_is_delivered_after_the_jvm_dies(road: Road) -> None:
+    road.daemon().suspend()
+    assert_silence(road, road.jvm().pid)
+
+
+def test_nothing_is_delivered_after_the_daemon_dies(road: Road) -> None:
+    assert_silence(road, road.daemon().pid)
+
+
+def assert_silence(road: Road, victim: int) -> None:
+    writers = [process for process in road.family if process.pid in road.writers()]
+    killed = road.kill(victim)
+    _, alive = psutil.wait_procs(writers, timeout=10)
+    assert alive == []
+    first = [line["at"] - killed for line in read_lines(road.out) if line["attempt"] == "1"]
+    assert max(first) < LATE_S
+    assert len(first) < ROWS
 
 
 def test_the_attempt_after_a_killed_worker_waits_for_its_siblings(road: Road) -> None:

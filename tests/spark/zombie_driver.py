@@ -21,9 +21,9 @@ from tests.spark.sinks import LinesSink  # noqa: E402
 
 def main(directory: Path) -> None:
     spark = open_session(directory / "spark.log", master="local[2]")
-    sink = LinesSink(id="lines", directory=str(directory / "out"), pause_s=0.001)
     end = LogReader(directory / "log").end
-    for attempt in ("1", "2"):
+    for attempt, pause_s in (("1", 0.005), ("2", 0.0)):
+        sink = LinesSink(id="lines", directory=str(directory / "out"), pause_s=pause_s)
         delivery = Delivery("shop-feed", attempt, "shop")
         query = start_query(
             spark, directory / "log", sink, delivery, connector="postgresql", state_dir=directory / "state"

@@ -1,6 +1,6 @@
 """The tap: one process per source that copies its changes to the log, and is safe to kill at any instant.
 
-    python -m tailrace.capture.tap < request.json
+python -m tailrace.capture.tap < request.json
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def encode(entry: Entry) -> bytes:
 def decode(line: bytes) -> Entry | None:
     """The entry, or None for bytes that are not a whole, intact line."""
     body = line[9:]
-    if len(line) < 10 or line[:8] != b"%08x" % zlib.crc32(body):
+    if len(line) < _SMALLEST or line[:8] != b"%08x" % zlib.crc32(body):
         return None
     [(kind, fields)] = json.loads(body).items()
     return _build(kind, fields)
@@ -178,6 +178,8 @@ def _plain(entry: Entry) -> dict[str, Any]:
     return fields
 
 
+_SMALLEST = 10
+"""A checksum, a space and something."""
 _ALWAYS = {"epoch", "base", "rows", "at_us", "resume"}
 
 

@@ -216,7 +216,8 @@ class LogReader:
         for frame in line.frames:
             buffer = self.storage.read(frame.segment, frame.offset, frame.length)
             txs = frames.decode_txs(buffer)
-            for row, size in zip(txs.column("end_row").to_pylist(), txs.column("end_bytes").to_pylist(), strict=True):
+            ends, sizes = (txs.column(name).to_numpy() for name in ("end_row", "end_bytes"))
+            for row, size in zip(ends.tolist(), sizes.tolist(), strict=True):
                 if row >= 0:
                     yield line.base + frame.row + row, behind + size
             behind += frame.length

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,9 @@ BATCH_BYTES = 8 << 20
 """Small frames are joined up to this size; it also keeps 32-bit string offsets far from their limit."""
 
 _OPS = pa.array(OPS)
+
+Column = Any
+"""An Arrow array; its element type is `ROWS`' or `CHANGES`' to know."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ def read_slice(piece: Slice) -> Iterator[pa.RecordBatch]:
 
 
 def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)  # type: ignore[attr-defined]  # newer than the stubs
 
 
 def _read_part(storage: Directory, piece: Slice, part: Part) -> pa.RecordBatch | None:
@@ -85,7 +89,7 @@ def _read_part(storage: Directory, piece: Slice, part: Part) -> pa.RecordBatch |
     return _select(_changes(rows.slice(first, last - first), txs, lane, piece, part), piece, part)
 
 
-def _lane_column(offsets: tuple[int, ...], low: int, high: int) -> pa.Array:
+def _lane_column(offsets: tuple[int, ...], low: int, high: int) -> Column:
     counts = np.diff(np.asarray(offsets[low : high + 1]))
     return pa.array(np.repeat(np.arange(low, high, dtype=np.int32), counts))
 
@@ -97,13 +101,13 @@ def _select(batch: pa.RecordBatch, piece: Slice, part: Part) -> pa.RecordBatch |
         low = part.base if part.low is None else part.low
         high = np.iinfo(np.int64).max if part.high is None else part.high
         inside = np.flatnonzero((seq >= low) & (seq < high))
-        batch, seq = batch.take(pa.array(inside)), seq[inside]
+        batch, seq = batch.take(inside), seq[inside]
     if piece.whole and len(seq) > 1:
-        batch = batch.take(pa.array(np.argsort(seq)))
+        batch = batch.take(np.argsort(seq))
     return batch if batch.num_rows else None
 
 
-def _changes(rows: pa.RecordBatch, txs: pa.RecordBatch, lane: pa.Array, piece: Slice, part: Part) -> pa.RecordBatch:
+def _changes(rows: pa.RecordBatch, txs: pa.RecordBatch, lane: Column, piece: Slice, part: Part) -> pa.RecordBatch:
     count = rows.num_rows
     tx, row, ordinal = (rows.column(name) for name in ("tx", "row", "ordinal"))
     database, schema, table = _names(rows.column("schema_id"), piece.names)
@@ -131,16 +135,14 @@ def _changes(rows: pa.RecordBatch, txs: pa.RecordBatch, lane: pa.Array, piece: S
     return pa.RecordBatch.from_arrays(columns, schema=CHANGES)
 
 
-def _is_last(
-    row: np.ndarray, ordinal: np.ndarray, tx: np.ndarray, end_row: np.ndarray, part: Part
-) -> pa.Array:
+def _is_last(row: np.ndarray, ordinal: np.ndarray, tx: np.ndarray, end_row: np.ndarray, part: Part) -> Column:
     last = row + 1 == end_row[tx]
     if part.spilled_tx_rows:  # the frame was written before its transaction's end was known
         last |= (end_row[tx] < 0) & (ordinal + 1 == part.spilled_tx_rows)
     return pa.array(last)
 
 
-def _names(schema_id: pa.Array, names: dict[int, tuple[str, str, str]]) -> tuple[pa.Array, pa.Array, pa.Array]:
+def _names(schema_id: Column, names: dict[int, tuple[str, str, str]]) -> tuple[Column, Column, Column]:
     known = sorted(names)
     places = np.zeros(known[-1] + 1, dtype=np.int32)
     places[known] = np.arange(len(known))
@@ -150,7 +152,7 @@ def _names(schema_id: pa.Array, names: dict[int, tuple[str, str, str]]) -> tuple
     return database, schema, table
 
 
-def _lists(texts: pa.Array) -> pa.Array:
+def _lists(texts: Column) -> Column:
     """JSON array texts → lists; few distinct ones, so each is parsed once."""
     kind = CHANGES.field("unchanged").type
     if texts.null_count == len(texts):
@@ -159,7 +161,7 @@ def _lists(texts: pa.Array) -> pa.Array:
     return pa.array([json.loads(text) for text in coded.dictionary.to_pylist()], kind).take(coded.indices)
 
 
-def _maps(texts: pa.Array) -> pa.Array:
+def _maps(texts: Column) -> Column:
     """JSON object texts → maps of text; rare (key changes, origins)."""
     kind = CHANGES.field("headers").type
     if texts.null_count == len(texts):

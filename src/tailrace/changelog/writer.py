@@ -44,6 +44,10 @@ class LogWriter:
         self._manifest_bytes = manifest_bytes
         self._clock = clock
         self._lock: int | None = self._take_lock()
+        self.end = 0
+        self._line_tables: set[int] = set()
+        self._line_schemas: list[TableSchema] = []
+        self._line_ordered = False
         self._staged: list[FrameRef] = []
         self._staged_rows = 0
         self._schemas: dict[int, TableSchema] = {}
@@ -123,7 +127,13 @@ class LogWriter:
         rows = frame.rows.num_rows
         self._staged.append(
             FrameRef(
-                self._segment, self._segment_size, length, frames.checksum(parts), self._staged_rows, rows, lanes
+                self._segment,
+                self._segment_size,
+                length,
+                frames.checksum(parts),
+                self._staged_rows,
+                rows,
+                lanes,
             )
         )
         self._segment_size += length
@@ -138,8 +148,8 @@ class LogWriter:
                 self._line_schemas.append(schema)
 
     def _start_line(self) -> None:
-        self._line_tables: set[int] = set()
-        self._line_schemas: list[TableSchema] = []
+        self._line_tables = set()
+        self._line_schemas = []
         self._line_ordered = False
 
     def _put(self, entry: manifest.Entry) -> None:

@@ -25,15 +25,11 @@ def build(document: Document, model: type[M], problems: Iterable[Problem] = ()) 
     try:
         built = model.from_document(document.data)
     except ValidationError as error:
-        found = [
-            _problem(document, model, item) for item in error.errors(include_url=False, include_input=False)
-        ]
+        found = [_problem(document, model, item) for item in error.errors(include_url=False, include_input=False)]
         told += [problem for problem in found if not any(_under(problem, known) for known in told)]
         raise DocumentError(told) from None
     except ConfigError as error:
-        told.append(
-            Problem(error.code, redact(error.message), redact(error.hint), error.where, document.file)
-        )
+        told.append(Problem(error.code, redact(error.message), redact(error.hint), error.where, document.file))
         raise DocumentError(told) from None
     if told:
         raise DocumentError(told)
@@ -50,13 +46,9 @@ def _problem(document: Document, model: type[Model], item: ErrorDetails) -> Prob
     match item["type"]:
         case "extra_forbidden":
             known = keys_at(model, path[:-1], document.data)
-            return problem_at(
-                document, path, "config.unknown_key", "unknown key", nearest(str(path[-1]), known)
-            )
+            return problem_at(document, path, "config.unknown_key", "unknown key", nearest(str(path[-1]), known))
         case "missing":
-            return problem_at(
-                document, path, "config.missing_key", "required key is missing", f"add `{path[-1]}:`"
-            )
+            return problem_at(document, path, "config.missing_key", "required key is missing", f"add `{path[-1]}:`")
         case code if code.startswith("config."):
             return problem_at(document, path, code, item["msg"], str(context.get("hint", "")))
         case "union_tag_invalid":

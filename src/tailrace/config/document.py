@@ -48,9 +48,7 @@ def read_document(file: FilePath) -> Document:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise _refusal(
-            "config.unreadable", f"cannot be read: {reason}", "check the path", str(file)
-        ) from None
+        raise _refusal("config.unreadable", f"cannot be read: {reason}", "check the path", str(file)) from None
     return parse_document(text, str(file))
 
 
@@ -128,9 +126,7 @@ class _Reader:
         if len(self.lines) > MAX_VALUES or id(node) in self.open:
             raise self._refuse("config.endless_alias", "aliases multiply without end", node, "write them out")
         if node.tag.removeprefix(_TAGS) not in _KNOWN_TAGS:
-            raise self._refuse(
-                "config.syntax", f"the tag {node.tag} is not supported", node, "remove the tag"
-            )
+            raise self._refuse("config.syntax", f"the tag {node.tag} is not supported", node, "remove the tag")
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
         self.open.add(id(node))

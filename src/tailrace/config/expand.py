@@ -25,9 +25,7 @@ from tailrace.config.template import HOLE, SOURCE_FIELDS, WORDS, Expansion
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 
 
-def expand(
-    document: Document, model: type[Model], environ: Mapping[str, str]
-) -> tuple[Document, list[Problem]]:
+def expand(document: Document, model: type[Model], environ: Mapping[str, str]) -> tuple[Document, list[Problem]]:
     """The document with its variables filled in, and what could not be filled."""
     walk = _Walk(document, environ)
     return document.with_data(walk.value(document.data, model, ())), walk.problems

@@ -40,9 +40,7 @@ class DocumentError(ConfigError):
             path = f"{first.path}: " if first.path else ""
             super().__init__(first.code, path + first.message, hint=first.hint, where=first.where)
         else:
-            listed = "\n".join(
-                f"  {problem.where} {problem.path}: {problem.message}" for problem in self.problems
-            )
+            listed = "\n".join(f"  {problem.where} {problem.path}: {problem.message}" for problem in self.problems)
             super().__init__(first.code, f"{len(self.problems)} problems\n{listed}")
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -16,9 +16,7 @@ _NAME = r"[\w.\-]*(?:password|passwd|passphrase|pwd|secret|token)"
 _IN_URL = re.compile(r"(?P<head>://[^:/@\s]*:)\S*(?=@)")
 _IN_QUERY = re.compile(rf"(?P<head>[?&]{_NAME}=)[^&\s]*", re.IGNORECASE)
 _QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
-_IN_PAIRS = re.compile(
-    rf"(?P<head>(?<![?&\w.\-]){_NAME}[\"']?\s*[=:]\s*)(?:{_QUOTED}|[^\s,}}]+)", re.IGNORECASE
-)
+_IN_PAIRS = re.compile(rf"(?P<head>(?<![?&\w.\-]){_NAME}[\"']?\s*[=:]\s*)(?:{_QUOTED}|[^\s,}}]+)", re.IGNORECASE)
 
 Secret = SecretStr
 """A password or token: shows as asterisks everywhere; `get_secret_value()` where it is used."""

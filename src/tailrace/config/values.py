@@ -76,9 +76,7 @@ Duration = Annotated[
     timedelta,
     BeforeValidator(parse_duration),
     PlainSerializer(show_duration, return_type=str),
-    WithJsonSchema(
-        {"type": ["string", "number"], "pattern": r"^\d+(\.\d+)?\s*(us|ms|s|m|h|d)$", "minimum": 0}
-    ),
+    WithJsonSchema({"type": ["string", "number"], "pattern": r"^\d+(\.\d+)?\s*(us|ms|s|m|h|d)$", "minimum": 0}),
 ]
 """A `timedelta`, written `50ms`, `5s`, `10m`, `2h`, `7d`; a bare number counts seconds."""
 

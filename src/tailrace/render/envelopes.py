@@ -120,9 +120,7 @@ def _times() -> Column:
 def _names() -> Column:
     """The members `db`, `schema` and `table`. Only names that need escaping pay for it."""
     db, schema, table = F.col("database"), F.col("schema"), F.col("table")
-    plain = F.concat(
-        F.lit('"db":"'), db, F.lit('","schema":"'), schema, F.lit('","table":"'), table, F.lit('"')
-    )
+    plain = F.concat(F.lit('"db":"'), db, F.lit('","schema":"'), schema, F.lit('","table":"'), table, F.lit('"'))
     escaped = F.to_json(F.struct(db.alias("db"), schema.alias("schema"), table.alias("table")))
     members = F.substring(escaped, F.lit(2), F.length(escaped) - 2)
     return F.when(F.concat(db, schema, table).rlike(_ESCAPED_IN_JSON), members).otherwise(plain)

@@ -70,7 +70,5 @@ def _json_path(names: list[str]) -> str:
     for name in names:
         if any(char in name for char in "'?*"):
             hint = "use a column whose name has none of ' ? *"
-            raise ConfigError(
-                "config.bad_template", f"a template cannot reach the column `{name}`", hint=hint
-            )
+            raise ConfigError("config.bad_template", f"a template cannot reach the column `{name}`", hint=hint)
     return "$" + "".join(f"['{name}']" for name in names)

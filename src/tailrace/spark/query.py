@@ -136,9 +136,7 @@ class Query:
         self._tasks = self._flow.sharding.count or spark.sparkContext.defaultParallelism
         spark.dataSource.register(LogSource)
         source = spark.readStream.format(FORMAT).options(**self._options().as_text()).load()
-        writer = source.writeStream.queryName(self.name).option(
-            "checkpointLocation", str(self._checkpoint.path)
-        )
+        writer = source.writeStream.queryName(self.name).option("checkpointLocation", str(self._checkpoint.path))
         self._stream = writer.foreachBatch(self._run).start()
 
     def progress(self) -> Progress:
@@ -163,9 +161,7 @@ class Query:
         try:
             failure = self._stream.exception() if self._stream is not None else None
         except (Py4JError, OSError):
-            return SparkError(
-                "spark.jvm_lost", "Spark's JVM ended", hint="The Spark log says why", where=self.name
-            )
+            return SparkError("spark.jvm_lost", "Spark's JVM ended", hint="The Spark log says why", where=self.name)
         return None if failure is None else _as_error(failure, self.name)
 
     def until(self, target: int) -> None:

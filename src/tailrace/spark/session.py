@@ -74,9 +74,7 @@ def open_session(
     order could break: `config.speculation`, `config.task_retries`, `config.daemon`.
     """
     settings = session_settings(master, conf or {}, driver_memory)
-    logging.getLogger("py4j").setLevel(
-        logging.CRITICAL
-    )  # it logs what a batch raises; `Query.error` has that
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs what a batch raises; `Query.error` has that
     _prepare_environment(local=_is_local(master))
     spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     log_file.parent.mkdir(parents=True, exist_ok=True)
@@ -88,9 +86,7 @@ def open_session(
     return SparkSession.builder.config(conf=context.getConf()).getOrCreate()
 
 
-def session_settings(
-    master: str, conf: Mapping[str, str], driver_memory: str | None = None
-) -> dict[str, str]:
+def session_settings(master: str, conf: Mapping[str, str], driver_memory: str | None = None) -> dict[str, str]:
     """Every setting of the session. Raises `ConfigError` where `conf` or `master` contradict what is
     fixed."""
     _refuse(master, conf)

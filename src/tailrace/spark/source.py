@@ -218,10 +218,7 @@ class Planner:
         pending = self._log.pending(self._planned)
         if options.linger_bytes and pending.bytes >= options.linger_bytes:
             return True
-        return (
-            pending.oldest_us is not None
-            and time.time_ns() // 1000 - pending.oldest_us >= options.linger_ms * 1000
-        )
+        return pending.oldest_us is not None and time.time_ns() // 1000 - pending.oldest_us >= options.linger_ms * 1000
 
     def _refuse_other_log(self, expected: str) -> None:
         if expected != self._log.log_id:

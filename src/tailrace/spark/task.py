@@ -67,13 +67,9 @@ class WriteTask:
             except Exception as failure:
                 error = pack(self._unexpected(failure))
         told = json.dumps({number: asdict(count) for number, count in counts.items()})
-        yield pa.RecordBatch.from_pydict(
-            {"receipt": [receipt], "error": [error], "counts": [told]}, schema=OUTCOME
-        )
+        yield pa.RecordBatch.from_pydict({"receipt": [receipt], "error": [error], "counts": [told]}, schema=OUTCOME)
 
-    def _counted(
-        self, batches: Iterable[pa.RecordBatch], counts: dict[int, Count]
-    ) -> Iterator[pa.RecordBatch]:
+    def _counted(self, batches: Iterable[pa.RecordBatch], counts: dict[int, Count]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number, count in _count(batch):
                 counts.setdefault(number, Count()).add(count)

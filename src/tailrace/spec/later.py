@@ -40,7 +40,7 @@ _RECORD_SINK: Today = {"encoding": ("json", {"type": "json"}), "filter": ()}
 SINK: Mapping[str, Today] = {
     "console": _RECORD_SINK,
     "file": _RECORD_SINK,
-    "kafka": {**_RECORD_SINK, "exactly_once": (False,), "send_timeout_secs": ()},
+    "kafka": {**_RECORD_SINK, "exactly_once": (False,)},
 }
 
 

@@ -40,9 +40,9 @@ class Metadata(Model):
     tenant: Annotated[
         str, Field(min_length=1, description="Goes into every record as `tenant_id`.", examples=["acme"])
     ] = "default"
-    labels: Annotated[
-        dict[str, str], Field(description="For finding pipelines.", examples=[{"team": "payments"}])
-    ] = Field(default_factory=dict)
+    labels: Annotated[dict[str, str], Field(description="For finding pipelines.", examples=[{"team": "payments"}])] = (
+        Field(default_factory=dict)
+    )
     annotations: Annotated[dict[str, str], Field(description="For people; without effect.")] = Field(
         default_factory=dict
     )
@@ -51,9 +51,7 @@ class Metadata(Model):
 class Batch(Model):
     """What bounds a micro-batch. A transaction larger than the bounds is one batch of its own."""
 
-    max_events: Annotated[int, Field(ge=1, description="Changes in a batch, at most.", examples=[2000])] = (
-        200_000
-    )
+    max_events: Annotated[int, Field(ge=1, description="Changes in a batch, at most.", examples=[2000])] = 200_000
     max_bytes: Annotated[
         ByteSize, Field(ge=1, description="Bytes of changes in a batch, at most.", examples=["16MiB"])
     ] = 64 * MIB
@@ -164,9 +162,7 @@ class PipelineSpec(Model):
     """What the pipeline does."""
 
     source: SourceEntry
-    processors: Annotated[
-        tuple[()], Field(description="Steps between source and sinks; none exist yet.")
-    ] = ()
+    processors: Annotated[tuple[()], Field(description="Steps between source and sinks; none exist yet.")] = ()
     sinks: Annotated[
         tuple[SinkEntry, ...],
         Field(

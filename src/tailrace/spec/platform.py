@@ -15,9 +15,9 @@ from tailrace.config import GIB, MIB, ByteSize, Duration, Model
 class SparkSettings(Model):
     """The Spark session."""
 
-    master: Annotated[
-        str, Field(description="Spark's master.", examples=["local[4]", "spark://host:7077", "yarn"])
-    ] = "local[*]"
+    master: Annotated[str, Field(description="Spark's master.", examples=["local[4]", "spark://host:7077", "yarn"])] = (
+        "local[*]"
+    )
     driver_memory: Annotated[
         str | None,
         Field(
@@ -49,11 +49,9 @@ class SparkSettings(Model):
 class Retention(Model):
     """How much of a log is kept. What a required sink has not read yet is kept in any case (Law 5)."""
 
-    max_bytes: Annotated[
-        ByteSize, Field(ge=1, description="The log's size, at most.", examples=["100GiB"])
-    ] = 10 * GIB
-    max_age: Annotated[Duration, Field(description="The age of its changes, at most.", examples=["36h"])] = (
-        timedelta(days=7)
+    max_bytes: Annotated[ByteSize, Field(ge=1, description="The log's size, at most.", examples=["100GiB"])] = 10 * GIB
+    max_age: Annotated[Duration, Field(description="The age of its changes, at most.", examples=["36h"])] = timedelta(
+        days=7
     )
 
 
@@ -85,9 +83,7 @@ class TapSettings(Model):
 class Retry(Model):
     """How to wait for what time can heal: the wait doubles from `initial` up to `max`, without end."""
 
-    initial: Annotated[Duration, Field(description="The first wait.", examples=["500ms"])] = timedelta(
-        seconds=1
-    )
+    initial: Annotated[Duration, Field(description="The first wait.", examples=["500ms"])] = timedelta(seconds=1)
     max: Annotated[Duration, Field(description="The longest wait.", examples=["5m"])] = timedelta(seconds=60)
     jitter: Annotated[
         float, Field(ge=0, le=1, description="Share of each wait that is left to chance.", examples=[0.1])
@@ -109,9 +105,9 @@ class Platform(Model):
         Literal["tailrace/v1"], Field(alias="apiVersion", description="The version of this document's shape.")
     ] = "tailrace/v1"
     kind: Annotated[Literal["Platform"], Field(description="What this document is.")] = "Platform"
-    data_dir: Annotated[
-        Path, Field(description="Where logs and checkpoints live.", examples=["/var/lib/tailrace"])
-    ] = Path("./tailrace-data")
+    data_dir: Annotated[Path, Field(description="Where logs and checkpoints live.", examples=["/var/lib/tailrace"])] = (
+        Path("./tailrace-data")
+    )
     spark: Annotated[SparkSettings, Field(description="The Spark session.")] = SparkSettings()
     log: Annotated[LogSettings, Field(description="The change logs.")] = LogSettings()
     tap: Annotated[TapSettings, Field(description="The taps.")] = TapSettings()

@@ -22,6 +22,6 @@ class Backoff:
     def next(self) -> float:
         """Seconds to wait now."""
         longest = self._retry.max.total_seconds()
-        wait = min(longest, self._retry.initial.total_seconds() * 2 ** min(self._tries, 32))
+        wait = min(longest, self._retry.initial.total_seconds() * float(2 ** min(self._tries, 32)))
         self._tries += 1
         return wait * (1 + self._chance(-self._retry.jitter, self._retry.jitter))

@@ -29,7 +29,13 @@ class SinkRunner(threading.Thread):
     """The life of one sink of one pipeline."""
 
     def __init__(
-        self, spark: SparkSession, pipeline: Pipeline, kind: str, sink: Sink, platform: Platform, connector: str
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        kind: str,
+        sink: Sink,
+        platform: Platform,
+        connector: str,
     ) -> None:
         super().__init__(name=f"{pipeline.name}/{sink.id}", daemon=True)
         self.pipeline, self.sink, self.kind = pipeline.name, sink, kind

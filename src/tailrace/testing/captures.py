@@ -35,9 +35,7 @@ def insert(number: int, value: str = "x", table: TableSchema = ITEMS) -> Row:
     return Row("c", {"id": number}, after={"id": number, "v": value}, table=table)
 
 
-def capture(
-    *transactions: Sequence[Row], first_xid: int = 1, ordinal: int = 0, open_end: bool = False
-) -> Capture:
+def capture(*transactions: Sequence[Row], first_xid: int = 1, ordinal: int = 0, open_end: bool = False) -> Capture:
     """Whole transactions, numbered from `first_xid` (also their position); `open_end` leaves the last one open,
     `ordinal` is where the first one continues."""
     rows = [(tx, row) for tx, each in enumerate(transactions) for row in each]

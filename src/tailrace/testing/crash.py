@@ -25,6 +25,8 @@ from tailrace.testing.waiting import eventually
 
 TABLES = ("accounts", "entries", "notes")
 BULK_ROWS = 1_000
+BULK_SHARE = 0.03
+DELETE_SHARE = 0.2
 PACE_S = 0.02
 _COLUMNS = "id bigint PRIMARY KEY, version bigint, amount numeric(12, 2), body text, tags text[], at timestamptz"
 
@@ -59,20 +61,22 @@ class Workload:
 
     def _transaction(self, connection: psycopg.Connection[Any]) -> None:
         table = self._random.choice(TABLES)
-        if self._random.random() < 0.03:
+        if self._random.random() < BULK_SHARE:
             first = self._random.randrange(5_000)
             self._upsert(connection, table, range(first, first + BULK_ROWS))
             return
         key = self._random.randrange(2_000)
-        if self._random.random() < 0.2:
+        if self._random.random() < DELETE_SHARE:
             connection.execute(f"DELETE FROM {table} WHERE id = %s", (key,))
         else:
             self._upsert(connection, table, range(key, key + 1))
 
     def _upsert(self, connection: psycopg.Connection[Any], table: str, keys: range) -> None:
         connection.execute(
-            f"INSERT INTO {table} SELECT g, nextval('version'), g / 7.0, md5(g::text), ARRAY['a', g::text], now() "
-            "FROM generate_series(%s::bigint, %s::bigint) g ON CONFLICT (id) DO UPDATE SET version = nextval('version'), "
+            f"INSERT INTO {table} "
+            "SELECT g, nextval('version'), g / 7.0, md5(g::text), ARRAY['a', g::text], now() "
+            "FROM generate_series(%s::bigint, %s::bigint) g "
+            "ON CONFLICT (id) DO UPDATE SET version = nextval('version'), "
             "amount = EXCLUDED.amount + 1, at = now()",
             (keys.start, keys.stop - 1),
         )

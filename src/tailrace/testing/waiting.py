@@ -10,7 +10,11 @@ T = TypeVar("T")
 
 
 def eventually(
-    condition: Callable[[], T], timeout: float = 30.0, *, every: float = 0.02, what: Callable[[], str] | None = None
+    condition: Callable[[], T],
+    timeout: float = 30.0,
+    *,
+    every: float = 0.02,
+    what: Callable[[], str] | None = None,
 ) -> T:
     """The first true result of `condition`; when time is over an `AssertionError` with its last result and `what`."""
     deadline = time.monotonic() + timeout

@@ -52,7 +52,9 @@ def test_origin() -> None:
     assert messages.origin(b"O" + bytes(8) + b"elsewhere\0") == "elsewhere"
 
 
-@pytest.mark.parametrize(("number", "text"), [(0, "0/0"), (0x16B374D848, "16/B374D848"), (2**64 - 1, "FFFFFFFF/FFFFFFFF")])
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0/0"), (0x16B374D848, "16/B374D848"), (2**64 - 1, "FFFFFFFF/FFFFFFFF")]
+)
 def test_positions(number: int, text: str) -> None:
     assert messages.lsn_text(number) == text
     assert messages.lsn_number(text) == number

@@ -76,9 +76,8 @@ def test_what_it_says_to_type_works_and_ctrl_c_ends_it(home: Path) -> None:
     with demo(home, "--keep", "--rate", "50") as (process, told):
 
         def typed(pattern: str) -> str:
-            return eventually(lambda: re.search(rf"^  ({pattern}.*)$", told(), re.MULTILINE), 90, what=told)[
-                1
-            ]
+            lines = eventually(lambda: re.findall(rf"^  ({pattern}.*)$", told(), re.MULTILINE), 90, what=told)
+            return str(lines[0])
 
         change, find = typed(r"\S*psql "), typed("grep ")
         eventually(lambda: "sink demo/files: running" in told(), 90, what=told)
@@ -86,9 +85,7 @@ def test_what_it_says_to_type_works_and_ctrl_c_ends_it(home: Path) -> None:
         assert done.stdout.strip() == "UPDATE 1", done.stderr
 
         def found() -> str:
-            return subprocess.run(
-                find, shell=True, capture_output=True, text=True, check=False, timeout=30
-            ).stdout
+            return subprocess.run(find, shell=True, capture_output=True, text=True, check=False, timeout=30).stdout
 
         record = json.loads(eventually(found, 30, every=0.2, what=told))
         assert (record["op"], record["after"]["id"], record["after"]["name"]) == ("u", 1, "Ada Lovelace")

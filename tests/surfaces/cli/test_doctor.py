@@ -54,7 +54,7 @@ class Shop:
     def run(self, *statements: str) -> None:
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             for statement in statements:
-                connection.execute(statement)  # type: ignore[call-overload]
+                connection.execute(statement)
 
     def write(self, *, dsn: str = "", tables: str = "[public.*]", more: str = "") -> Path:
         fields = {"id": self.id, "dsn": dsn or self.dsn, "tables": tables, "files": self.directory / "files"}
@@ -73,9 +73,7 @@ class Shop:
         found: Diagnosis = {}
         for check in answer["checks"]:
             about = check["about"].split()[0] if check["about"].startswith("source") else check["about"]
-            found.setdefault((about, check["name"]), []).append(
-                (check["state"], check["detail"], check["fix"])
-            )
+            found.setdefault((about, check["name"]), []).append((check["state"], check["detail"], check["fix"]))
         return found
 
     def role(self, grants: str = "") -> str:
@@ -116,9 +114,7 @@ def test_all_is_well(shop: Shop) -> None:
     assert found["source", "publication"] == [("ok", f"tailrace_{shop.id} will be created", "")]
     assert found["source", "slot"] == [("ok", f"tailrace_{shop.id} will be created", "")]
     assert found["source", "replica identity"] == [("ok", "primary key: public.orders", "")]
-    assert found["sink shop/files", "directory"] == [
-        ("ok", f"{shop.directory / 'files'} will be created", "")
-    ]
+    assert found["sink shop/files", "directory"] == [("ok", f"{shop.directory / 'files'} will be created", "")]
 
 
 def test_it_changes_nothing(shop: Shop) -> None:
@@ -258,9 +254,7 @@ def test_kafka(shop: Shop, kafka: KafkaBroker) -> None:
     sink = '    - {{type: kafka, config: {{id: {id}, brokers: "{brokers}", topic: "{topic}"{more}}}}}\n'
     sinks = [("fresh", kafka.bootstrap, shop.id, ""), ("routed", kafka.bootstrap, "${source.table}", "")]
     sinks += [("strict", kafka.bootstrap, shop.id, ", create_topics: null"), ("away", "127.0.0.1:1", "x", "")]
-    text = "".join(
-        sink.format(id=id, brokers=brokers, topic=topic, more=more) for id, brokers, topic, more in sinks
-    )
+    text = "".join(sink.format(id=id, brokers=brokers, topic=topic, more=more) for id, brokers, topic, more in sinks)
     found = shop.diagnose(3, more=text)
     assert found["sink shop/fresh", "brokers"] == [("ok", kafka.bootstrap, "")]
     assert found["sink shop/fresh", "topic"] == [("ok", f"{shop.id} will be created", "")]

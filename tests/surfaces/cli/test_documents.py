@@ -124,9 +124,7 @@ def test_version() -> None:
 
 def test_starting_imports_nothing_heavy() -> None:
     script = "import sys, tailrace.surfaces.cli; print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert not {"pyspark", "pyarrow", "numba", "pydantic", "psycopg"} & set(done.stdout.split())
 
 

@@ -16,9 +16,7 @@ from tailrace.surfaces.cli import live
 def status(at: float, rows: int) -> Status:
     tables = {"public.orders": TableStatus(rows, rows * 10, int((at - 2) * 1e6))}
     sink = SinkStatus("shop", "files", "file", "db", "running", lag_rows=7, lag_s=1.5, tables=tables)
-    return Status(
-        100.0, at, (TapStatus("db", "running", rows=1234, last_commit_us=int((at - 1) * 1e6)),), (sink,)
-    )
+    return Status(100.0, at, (TapStatus("db", "running", rows=1234, last_commit_us=int((at - 1) * 1e6)),), (sink,))
 
 
 def test_rates_are_over_the_last_seconds() -> None:

@@ -48,7 +48,8 @@ class PostgresSource(Model):
         ),
     ]
     password: Annotated[
-        Secret | None, Field(description="The password, where it should not stand in the DSN.", examples=["secret"])
+        Secret | None,
+        Field(description="The password, where it should not stand in the DSN.", examples=["secret"]),
     ] = None
     tls: Annotated[Tls | None, Field(description="TLS options. Absent: what the DSN says.")] = None
     tables: Annotated[

@@ -53,7 +53,8 @@ class PostgresCatalog:
         self._types: dict[tuple[int, int], TypeInfo] = {}
 
     def rows(self, query: str | sql.Composable, *parameters: Any) -> list[TupleRow]:
-        return self._run(lambda connection: connection.execute(query, parameters or None).fetchall())  # type: ignore[arg-type]
+        found: list[TupleRow] = self._run(lambda one: one.execute(query, parameters or None).fetchall())  # type: ignore[arg-type]
+        return found
 
     def execute(self, statement: str | sql.Composable, *parameters: Any) -> None:
         self._run(lambda connection: connection.execute(statement, parameters or None))  # type: ignore[arg-type]
@@ -73,7 +74,8 @@ class PostgresCatalog:
 
     def primary_key(self, oid: int) -> tuple[str, ...]:
         found = self.rows(
-            "SELECT a.attname FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey) "
+            "SELECT a.attname FROM pg_index i "
+            "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey) "
             "WHERE i.indrelid = %s::oid AND i.indisprimary ORDER BY array_position(i.indkey::int2[], a.attnum)",
             oid,
         )
@@ -89,7 +91,8 @@ class PostgresCatalog:
 
     def current_position(self) -> str:
         [(lsn,)] = self.rows(
-            "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END::text"
+            "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() "
+            "ELSE pg_current_wal_flush_lsn() END::text"
         )
         return str(lsn)
 
@@ -121,9 +124,7 @@ class PostgresCatalog:
         return {table for (table,) in found}
 
     def publication_is_ours(self, name: str) -> bool:
-        found = self.rows(
-            "SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = %s", name
-        )
+        found = self.rows("SELECT obj_description(oid, 'pg_publication') FROM pg_publication WHERE pubname = %s", name)
         return found == [(MARK,)]
 
     def slot(self, name: str) -> Slot | None:
@@ -140,7 +141,8 @@ class PostgresCatalog:
     def _resolve(self, oid: int) -> tuple[int, int, str]:
         """(base oid, element's base oid or 0, element delimiter)."""
         found = self.rows(
-            "SELECT t.typtype, t.typbasetype, t.typelem, coalesce(e.typarray = t.oid, false), coalesce(e.typdelim, ',') "
+            "SELECT t.typtype, t.typbasetype, t.typelem, "
+            "coalesce(e.typarray = t.oid, false), coalesce(e.typdelim, ',') "
             "FROM pg_type t LEFT JOIN pg_type e ON e.oid = t.typelem WHERE t.oid = %s::oid",
             oid,
         )
@@ -164,9 +166,13 @@ class PostgresCatalog:
             ) from error
         except psycopg.OperationalError as error:
             raise SourceError(
-                "source.disconnected", f"the database connection broke: {redact(str(error).strip())}", hint="it is retried"
+                "source.disconnected",
+                f"the database connection broke: {redact(str(error).strip())}",
+                hint="it is retried",
             ) from error
         except psycopg.Error as error:
             raise SourceError(
-                "source.refused", f"the database refused: {redact(str(error).strip())}", hint="see the server's log"
+                "source.refused",
+                f"the database refused: {redact(str(error).strip())}",
+                hint="see the server's log",
             ) from error

@@ -71,12 +71,16 @@ def connect_error(text: str) -> TailraceError:
         )
     if any(part in text for part in _REFUSED):
         return SetupError(
-            "source.auth", f"the server refused the login: {text}", hint="check user, password, TLS options and pg_hba.conf"
+            "source.auth",
+            f"the server refused the login: {text}",
+            hint="check user, password, TLS options and pg_hba.conf",
         )
     if "does not exist" in text:
         return SetupError("source.database_missing", text, hint="check the database name and role in source.dsn")
     return SourceError(
-        "source.unreachable", f"cannot reach the database: {text}", hint="check host and port in source.dsn; it is retried"
+        "source.unreachable",
+        f"cannot reach the database: {text}",
+        hint="check host and port in source.dsn; it is retried",
     )
 
 
@@ -195,7 +199,9 @@ def _bad_dsn(error: psycopg.Error) -> SetupError:
 
 def _lost(text: str) -> SourceError:
     return SourceError(
-        "source.disconnected", f"the replication stream broke: {redact(text.strip())}", hint="it is reconnected"
+        "source.disconnected",
+        f"the replication stream broke: {redact(text.strip())}",
+        hint="it is reconnected",
     )
 
 

@@ -31,9 +31,7 @@ class Kind(IntEnum):
     ARRAY = 10
 
 
-NUMBER, FLOAT, BOOL, JSON, BYTES = (
-    int(kind) for kind in (Kind.NUMBER, Kind.FLOAT, Kind.BOOL, Kind.JSON, Kind.BYTES)
-)
+NUMBER, FLOAT, BOOL, JSON, BYTES = (int(kind) for kind in (Kind.NUMBER, Kind.FLOAT, Kind.BOOL, Kind.JSON, Kind.BYTES))
 TIMESTAMP, TIMESTAMPTZ, TIME, TIMETZ, ARRAY = (
     int(kind) for kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.TIME, Kind.TIMETZ, Kind.ARRAY)
 )

@@ -5,6 +5,9 @@ places in row arrays. It stops where Python must look (relations, truncates, mes
 full, or at the end of the input; it never keeps anything outside its arguments.
 """
 
+# numba infers the types of what it compiles.
+# mypy: disable-error-code="no-untyped-def"
+
 from __future__ import annotations
 
 from enum import IntEnum
@@ -69,7 +72,7 @@ OLD_KEY = np.frombuffer(b'{"old_key":', dtype=np.uint8)
 
 
 @njit(cache=True, nogil=True)
-def decode(buf, ends, first, state, rel, cols, names, arena, origin, rows, lanes, spans, txs):  # type: ignore[no-untyped-def]
+def decode(buf, ends, first, state, rel, cols, names, arena, origin, rows, lanes, spans, txs):
     """Decode messages `first…`; returns (stop, next message).
 
     rel: one row per relation (oid, first column, columns, schema id, lane seed, skip), sorted by oid.
@@ -103,7 +106,23 @@ def decode(buf, ends, first, state, rel, cols, names, arena, origin, rows, lanes
                 if state[ARENA] + need > len(arena):
                     state[NEED] = need
                     return FULL, i
-                _change(buf, p, state, rel, relation, cols, names, arena, origin, rows, lanes, spans, tags, at, sizes)
+                _change(
+                    buf,
+                    p,
+                    state,
+                    rel,
+                    relation,
+                    cols,
+                    names,
+                    arena,
+                    origin,
+                    rows,
+                    lanes,
+                    spans,
+                    tags,
+                    at,
+                    sizes,
+                )
         else:
             return LOOK, i
         place = ends[i]
@@ -111,22 +130,22 @@ def decode(buf, ends, first, state, rel, cols, names, arena, origin, rows, lanes
 
 
 @njit(cache=True, nogil=True)
-def _u16(buf, p):  # type: ignore[no-untyped-def]
+def _u16(buf, p):
     return (np.int64(buf[p]) << 8) | np.int64(buf[p + 1])
 
 
 @njit(cache=True, nogil=True)
-def _u32(buf, p):  # type: ignore[no-untyped-def]
+def _u32(buf, p):
     return (_u16(buf, p) << 16) | _u16(buf, p + 2)
 
 
 @njit(cache=True, nogil=True)
-def _u64(buf, p):  # type: ignore[no-untyped-def]
+def _u64(buf, p):
     return (_u32(buf, p) << 32) | _u32(buf, p + 4)
 
 
 @njit(cache=True, nogil=True)
-def _begin(buf, p, state, txs):  # type: ignore[no-untyped-def]
+def _begin(buf, p, state, txs):
     state[COMMIT_LSN] = _u64(buf, p)
     state[TS_US] = _u64(buf, p + 8) + EPOCH_US
     state[XID] = _u32(buf, p + 16)
@@ -137,7 +156,7 @@ def _begin(buf, p, state, txs):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def open_transaction(state, txs):  # type: ignore[no-untyped-def]
+def open_transaction(state, txs):
     """Enter the current transaction into `txs`, open."""
     tx = state[TXS]
     txs[tx, 0] = state[XID]
@@ -149,13 +168,13 @@ def open_transaction(state, txs):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _commit(buf, p, state, txs):  # type: ignore[no-untyped-def]
+def _commit(buf, p, state, txs):
     state[END_LSN] = _u64(buf, p + 9)
     close_transaction(state, txs)
 
 
 @njit(cache=True, nogil=True)
-def close_transaction(state, txs):  # type: ignore[no-untyped-def]
+def close_transaction(state, txs):
     """The last transaction of `txs` is finished: everything up to here may be appended."""
     tx = state[TXS] - 1
     txs[tx, 3] = state[ROWS]
@@ -167,7 +186,7 @@ def close_transaction(state, txs):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _room(buf, p, end, rel, relation, cols, origin):  # type: ignore[no-untyped-def]
+def _room(buf, p, end, rel, relation, cols, origin):
     """Arena bytes a change can take. A value stands in the key and in an image; with an old tuple, where the key
     may move, in the keys, images and headers of two rows, and a header escapes it once more."""
     count = rel[relation, 2]
@@ -179,7 +198,7 @@ def _room(buf, p, end, rel, relation, cols, origin):  # type: ignore[no-untyped-
 
 
 @njit(cache=True, nogil=True)
-def _change(buf, p, state, rel, relation, cols, names, arena, origin, rows, lanes, spans, tags, at, sizes):  # type: ignore[no-untyped-def]
+def _change(buf, p, state, rel, relation, cols, names, arena, origin, rows, lanes, spans, tags, at, sizes):
     kind = buf[p]
     q = p + 5
     old = np.uint8(0)
@@ -192,15 +211,75 @@ def _change(buf, p, state, rel, relation, cols, names, arena, origin, rows, lane
     if kind == 85 and old:
         _fill_from_old(count, old, cols, first, tags, at, sizes)
         if _key_changed(buf, count, cols, first, tags, at, sizes):
-            _row(buf, DELETE, old, first, count, state, rel, relation, cols, names, arena, origin, rows, lanes, spans, tags, at, sizes, True)
-            _row(buf, CREATE, old, first, count, state, rel, relation, cols, names, arena, origin, rows, lanes, spans, tags, at, sizes, True)
+            _row(
+                buf,
+                DELETE,
+                old,
+                first,
+                count,
+                state,
+                rel,
+                relation,
+                cols,
+                names,
+                arena,
+                origin,
+                rows,
+                lanes,
+                spans,
+                tags,
+                at,
+                sizes,
+                True,
+            )
+            _row(
+                buf,
+                CREATE,
+                old,
+                first,
+                count,
+                state,
+                rel,
+                relation,
+                cols,
+                names,
+                arena,
+                origin,
+                rows,
+                lanes,
+                spans,
+                tags,
+                at,
+                sizes,
+                True,
+            )
             return
     op = CREATE if kind == 73 else (UPDATE if kind == 85 else DELETE)
-    _row(buf, op, old, first, count, state, rel, relation, cols, names, arena, origin, rows, lanes, spans, tags, at, sizes, False)
+    _row(
+        buf,
+        op,
+        old,
+        first,
+        count,
+        state,
+        rel,
+        relation,
+        cols,
+        names,
+        arena,
+        origin,
+        rows,
+        lanes,
+        spans,
+        tags,
+        at,
+        sizes,
+        False,
+    )
 
 
 @njit(cache=True, nogil=True)
-def _tuple(buf, p, tags, at, sizes):  # type: ignore[no-untyped-def]
+def _tuple(buf, p, tags, at, sizes):
     count = _u16(buf, p)
     p += 2
     for c in range(count):
@@ -215,7 +294,7 @@ def _tuple(buf, p, tags, at, sizes):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _fill_from_old(count, old, cols, first, tags, at, sizes):  # type: ignore[no-untyped-def]
+def _fill_from_old(count, old, cols, first, tags, at, sizes):
     """A value the new tuple leaves out as unchanged is taken from the old one where that has it."""
     for c in range(count):
         known = old == 79 or cols[first + c, 3] == 1
@@ -226,7 +305,7 @@ def _fill_from_old(count, old, cols, first, tags, at, sizes):  # type: ignore[no
 
 
 @njit(cache=True, nogil=True)
-def _key_changed(buf, count, cols, first, tags, at, sizes):  # type: ignore[no-untyped-def]
+def _key_changed(buf, count, cols, first, tags, at, sizes):
     for c in range(count):
         if cols[first + c, 4] == 0:
             continue
@@ -243,7 +322,27 @@ def _key_changed(buf, count, cols, first, tags, at, sizes):  # type: ignore[no-u
 
 
 @njit(cache=True, nogil=True)
-def _row(buf, op, old, first, count, state, rel, relation, cols, names, arena, origin, rows, lanes, spans, tags, at, sizes, moved):  # type: ignore[no-untyped-def]
+def _row(
+    buf,
+    op,
+    old,
+    first,
+    count,
+    state,
+    rel,
+    relation,
+    cols,
+    names,
+    arena,
+    origin,
+    rows,
+    lanes,
+    spans,
+    tags,
+    at,
+    sizes,
+    moved,
+):
     """Write one change. `moved`: a delete and a create that together are one key change."""
     r = state[ROWS]
     w = state[ARENA]
@@ -275,7 +374,7 @@ def _row(buf, op, old, first, count, state, rel, relation, cols, names, arena, o
 
 
 @njit(cache=True, nogil=True)
-def _object(buf, flag, whole, first, count, cols, names, arena, w, tags, at, sizes):  # type: ignore[no-untyped-def]
+def _object(buf, flag, whole, first, count, cols, names, arena, w, tags, at, sizes):
     """A JSON object of the columns flagged in `cols[:, flag]`, or of all; nothing at all where none applies."""
     begin = w
     for c in range(count):
@@ -297,7 +396,7 @@ def _object(buf, flag, whole, first, count, cols, names, arena, w, tags, at, siz
 
 
 @njit(cache=True, nogil=True)
-def _unchanged(first, count, cols, names, arena, w, tags):  # type: ignore[no-untyped-def]
+def _unchanged(first, count, cols, names, arena, w, tags):
     begin = w
     for c in range(count):
         if tags[c] == SAME:
@@ -310,7 +409,7 @@ def _unchanged(first, count, cols, names, arena, w, tags):  # type: ignore[no-un
 
 
 @njit(cache=True, nogil=True)
-def _moved(buf, op, first, count, cols, names, arena, w, tags, at, sizes):  # type: ignore[no-untyped-def]
+def _moved(buf, op, first, count, cols, names, arena, w, tags, at, sizes):
     """`{"new_key": "…"` on the delete, `{"old_key": "…"` on the create; closed by `_origin`."""
     other = 1 if op == DELETE else 0
     text = np.empty(_key_room(count, first, cols, sizes[other], tags[other]), dtype=np.uint8)
@@ -321,7 +420,7 @@ def _moved(buf, op, first, count, cols, names, arena, w, tags, at, sizes):  # ty
 
 
 @njit(cache=True, nogil=True)
-def _key_room(count, first, cols, sizes, tags):  # type: ignore[no-untyped-def]
+def _key_room(count, first, cols, sizes, tags):
     total = 16
     for c in range(count):
         if cols[first + c, 4] == 1:
@@ -330,7 +429,7 @@ def _key_room(count, first, cols, sizes, tags):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _origin(origin, length, arena, w, begin):  # type: ignore[no-untyped-def]
+def _origin(origin, length, arena, w, begin):
     """Add the transaction's origin to the headers and close them."""
     if length:
         arena[w] = 123 if w == begin else 44
@@ -342,7 +441,7 @@ def _origin(origin, length, arena, w, begin):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def lane_of(seed, text, start, end):  # type: ignore[no-untyped-def]
+def lane_of(seed, text, start, end):
     """FNV-1a of the key text on the table's seed, folded to a lane. Part of the log's format: never changes."""
     h = np.uint64(seed)
     for i in range(start, end):
@@ -354,7 +453,7 @@ def lane_of(seed, text, start, end):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def lane_order(lanes, count):  # type: ignore[no-untyped-def]
+def lane_order(lanes, count):
     """(stable order of the first `count` rows by lane, offsets of the lanes in it)."""
     offsets = np.zeros(LANES + 1, dtype=np.int64)
     for i in range(count):
@@ -370,7 +469,7 @@ def lane_order(lanes, count):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def gather_text(arena, spans, column, order, out_offsets, out, valid):  # type: ignore[no-untyped-def]
+def gather_text(arena, spans, column, order, out_offsets, out, valid):
     """Copy one text column in `order` into an Arrow string column; returns the number of nulls."""
     w = 0
     nulls = 0
@@ -391,7 +490,7 @@ def gather_text(arena, spans, column, order, out_offsets, out, valid):  # type: 
 
 
 @njit(cache=True, nogil=True)
-def text_size(spans, column, count):  # type: ignore[no-untyped-def]
+def text_size(spans, column, count):
     total = 0
     for r in range(count):
         total += spans[r, column + 1] - spans[r, column]

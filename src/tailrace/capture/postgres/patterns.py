@@ -19,9 +19,7 @@ class TablePatterns:
     def unmatched(self, tables: Iterable[tuple[str, str]]) -> list[str]:
         """Patterns none of `tables` fits."""
         known = list(tables)
-        return [
-            text for text, pair in self._patterns.items() if not any(_fits(pair, *table) for table in known)
-        ]
+        return [text for text, pair in self._patterns.items() if not any(_fits(pair, *table) for table in known)]
 
 
 def _compile(pattern: str) -> tuple[re.Pattern[str], re.Pattern[str]]:

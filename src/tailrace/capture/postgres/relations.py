@@ -97,7 +97,9 @@ class Relations:
         return tuple(column.name for column in relation.columns if column.identity)
 
     def _build(self) -> None:
-        rel, cols, names = [], [], bytearray()
+        rel: list[tuple[int, ...]] = []
+        cols: list[tuple[int, ...]] = []
+        names = bytearray()
         for oid in sorted(self._entries):
             entry = self._entries[oid]
             schema = entry.schema

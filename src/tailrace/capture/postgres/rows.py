@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -195,10 +196,12 @@ class Rows:
             *(self._text(column, order) for column in range(SPANS)),
         ]
         return Frame(
-            pa.RecordBatch.from_arrays(columns, schema=ROWS), self._tx_table(txs), tuple(int(n) for n in offsets)
+            pa.RecordBatch.from_arrays(columns, schema=ROWS),
+            self._tx_table(txs),
+            tuple(int(n) for n in offsets),
         )
 
-    def _text(self, column: int, order: np.ndarray) -> pa.Array:
+    def _text(self, column: int, order: np.ndarray) -> pa.Array[Any]:
         rows = len(order)
         size = int(kernel.text_size(self.spans, column, rows))
         if size == 0:
@@ -207,8 +210,8 @@ class Rows:
         data = np.empty(size, dtype=np.uint8)
         valid = np.zeros((rows + 7) // 8, dtype=np.uint8)
         nulls = kernel.gather_text(self.arena, self.spans, column, order, offsets, data, valid)
-        buffers = [pa.py_buffer(valid) if nulls else None, pa.py_buffer(offsets), pa.py_buffer(data)]
-        return pa.Array.from_buffers(pa.string(), rows, buffers, null_count=nulls)
+        buffers = [pa.py_buffer(part.data) for part in (valid, offsets, data)]
+        return pa.Array.from_buffers(pa.string(), rows, [buffers[0] if nulls else None, *buffers[1:]], null_count=nulls)
 
     def _tx_table(self, txs: int) -> pa.RecordBatch:
         part = self.txs[:txs]

@@ -82,7 +82,11 @@ def ensure_publications(catalog: PostgresCatalog, name: str, tables: list[Table]
 
 
 def ensure_slot(
-    catalog: PostgresCatalog, stream: ReplicationStream, slot: str, server: Server, resume: Mapping[str, str] | None
+    catalog: PostgresCatalog,
+    stream: ReplicationStream,
+    slot: str,
+    server: Server,
+    resume: Mapping[str, str] | None,
 ) -> int:
     """The position to start at: the log's, once it is certain that the slot still has everything after it."""
     _check_server(server, resume)
@@ -147,7 +151,10 @@ def _publish(catalog: PostgresCatalog, name: str, tables: list[Table], operation
         mark = "COMMENT ON PUBLICATION {name} IS {mark}"
         catalog.execute(  # in one transaction: without its mark it would be someone else's
             sql.SQL(f"{create}; {mark}").format(
-                name=sql.Identifier(name), tables=listed, publish=sql.Literal(operations), mark=sql.Literal(MARK)
+                name=sql.Identifier(name),
+                tables=listed,
+                publish=sql.Literal(operations),
+                mark=sql.Literal(MARK),
             )
         )
     elif tables and {table.name for table in tables} != existing:

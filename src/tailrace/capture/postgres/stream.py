@@ -116,7 +116,7 @@ class PostgresStream:
         tables = setup.matching_tables(self._catalog, self._patterns)
         publications = setup.ensure_publications(self._catalog, self._config.publication_name, tables)
         self.warnings = [
-            f"{table.name} has no primary key or replica identity: its inserts are captured, updates and deletes are not"
+            f"{table.name} has no primary key or replica identity: only its inserts and truncates are captured"
             for table in tables
             if not table.identity
         ]
@@ -187,7 +187,10 @@ class PostgresStream:
                 )
 
     def _truncate(self, truncate: messages.Truncate) -> Iterator[Capture]:
-        headers = {"cascade": str(truncate.cascade).lower(), "restart_identity": str(truncate.restart_identity).lower()}
+        headers = {
+            "cascade": str(truncate.cascade).lower(),
+            "restart_identity": str(truncate.restart_identity).lower(),
+        }
         for oid in truncate.oids:
             schema = self._relations.get(oid)
             if schema is not None:

@@ -21,8 +21,8 @@ _ROUTING = ("schema", "table", "ts_us")
 class Roll(Model):
     """When files are closed and made visible: whichever comes first."""
 
-    every: Annotated[Duration, Field(description="Longest time that changes wait for their file.")] = (
-        timedelta(seconds=5)
+    every: Annotated[Duration, Field(description="Longest time that changes wait for their file.")] = timedelta(
+        seconds=5
     )
     bytes: Annotated[ByteSize, Field(gt=0, description="Size at which a file is full.")] = 64_000_000
 

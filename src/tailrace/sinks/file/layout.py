@@ -86,16 +86,10 @@ def explained(path: Path) -> Iterator[None]:
         reason = redact(str(error))
         if error.errno in _HEALS:
             hint = "free space on the disk, or mend it; the sink tries again by itself"
-            raise SinkError(
-                "sink.unavailable", f"cannot write files: {reason}", hint=hint, where=str(path)
-            ) from error
+            raise SinkError("sink.unavailable", f"cannot write files: {reason}", hint=hint, where=str(path)) from error
         hint = "make the path a directory that the pipeline's user may write to"
-        raise SinkError(
-            "sink.refused", f"cannot write files: {reason}", hint=hint, where=str(path)
-        ) from error
+        raise SinkError("sink.refused", f"cannot write files: {reason}", hint=hint, where=str(path)) from error
 
 
 def _safe(name: str) -> str:
-    return "".join(
-        char if char in _PLAIN else "".join(f"%{byte:02X}" for byte in char.encode()) for char in name
-    )
+    return "".join(char if char in _PLAIN else "".join(f"%{byte:02X}" for byte in char.encode()) for char in name)

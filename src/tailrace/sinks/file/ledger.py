@@ -53,9 +53,7 @@ class Ledger:
     def commit(self, span: Span, receipts: list[str]) -> None:
         """Make the staged files of a span visible and move the mark, both or neither."""
         self.settle()
-        renames = [
-            (staged, final) for receipt in receipts if receipt for staged, final in json.loads(receipt)
-        ]
+        renames = [(staged, final) for receipt in receipts if receipt for staged, final in json.loads(receipt)]
         self._refuse_rivals(span, renames)
         page = Page({**self._page().marks, span.log_id: span.end}, renames)
         replace_file(self._file, json.dumps(asdict(page)))

@@ -128,9 +128,7 @@ class _Lines(_Staged):
 
     def append(self, rows: pa.RecordBatch) -> int:
         values: Any = rows.column("value").cast(pa.large_binary())
-        lines = pc.binary_join_element_wise(
-            values, pa.scalar(b"", values.type), pa.scalar(b"\n", values.type)
-        )
+        lines = pc.binary_join_element_wise(values, pa.scalar(b"", values.type), pa.scalar(b"\n", values.type))
         _, offsets, data = lines.buffers()
         bounds = np.frombuffer(offsets, dtype=np.int64)
         first, last = bounds[lines.offset], bounds[lines.offset + len(lines)]

@@ -49,13 +49,9 @@ def _safe_settings(settings: dict[str, Setting]) -> dict[str, Setting]:
         if name in _OURS:
             raise _refused(f"`{name}` cannot be set here", _OURS[name])
         if name in _NEEDED and text not in _NEEDED[name]:
-            raise _refused(
-                f"`{name}: {text}` would lose or reorder records", "remove it: the default is safe"
-            )
+            raise _refused(f"`{name}: {text}` would lose or reorder records", "remove it: the default is safe")
         if name in ("max.in.flight", "max.in.flight.requests.per.connection") and int(text) > _MAX_IN_FLIGHT:
-            raise _refused(
-                f"`{name}` above {_MAX_IN_FLIGHT} would reorder records", f"use {_MAX_IN_FLIGHT} or less"
-            )
+            raise _refused(f"`{name}` above {_MAX_IN_FLIGHT} would reorder records", f"use {_MAX_IN_FLIGHT} or less")
     return settings
 
 
@@ -96,13 +92,11 @@ class KafkaSink(Sink):
     ]
     key: Annotated[
         Template | None,
-        Field(
-            description="The record's key; the primary key when absent.", examples=["${after.customer_id}"]
-        ),
+        Field(description="The record's key; the primary key when absent.", examples=["${after.customer_id}"]),
     ] = None
-    headers: Annotated[
-        dict[str, str], Field(description="Headers of every record. They make producing slower.")
-    ] = Field(default_factory=dict)
+    headers: Annotated[dict[str, str], Field(description="Headers of every record. They make producing slower.")] = (
+        Field(default_factory=dict)
+    )
     create_topics: Annotated[
         CreateTopics | None, Field(description="How missing topics are made; null: they are not.")
     ] = CreateTopics()

@@ -75,7 +75,7 @@ HEALS = {
     KafkaError.THROTTLING_QUOTA_EXCEEDED,
     KafkaError.UNKNOWN_PRODUCER_ID,
 }
-"""What passes by itself, or with a new producer. librdkafka's own `retriable` flag is for transactions only."""
+"""What passes by itself or with a new producer. librdkafka's `retriable` flag is set in transactions only."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,7 @@ def kafka_error(error: KafkaError, what: str, where: str) -> SinkError:
     if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
         hint = "raise `message.max.bytes` in `client_conf` and `max.message.bytes` of the topic"
         return SinkError("sink.rejected", text, hint=hint, where=where)
-    return SinkError(
-        "sink.rejected", text, hint="change the topic or the broker so that it accepts it", where=where
-    )
+    return SinkError("sink.rejected", text, hint="change the topic or the broker so that it accepts it", where=where)
 
 
 def bad_settings(error: Exception, where: str) -> ConfigError:

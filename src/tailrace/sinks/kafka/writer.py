@@ -126,13 +126,9 @@ class KafkaWriter:
             for value, key in zip(values, keys, strict=True):
                 producer.produce(topic, value, key, on_delivery=report, headers=self.headers)
             return
-        records: list[dict[str, Any]] = [
-            {"value": value, "key": key} for value, key in zip(values, keys, strict=True)
-        ]
+        records: list[dict[str, Any]] = [{"value": value, "key": key} for value, key in zip(values, keys, strict=True)]
         if producer.produce_batch(topic, records, on_delivery=report) != len(records):
-            row, error = next(
-                (row, record["_error"]) for row, record in enumerate(records) if "_error" in record
-            )
+            row, error = next((row, record["_error"]) for row, record in enumerate(records) if "_error" in record)
             raise kafka_error(error, "the record was refused", place(chunk, row))
 
     def _failed(self, chunk: pa.RecordBatch, error: KafkaError, message: Message) -> None:
@@ -144,9 +140,7 @@ class KafkaWriter:
     def _poll(self, producer: Producer) -> None:
         try:
             producer.poll(_POLL_S)
-        except (
-            KafkaException
-        ) as error:  # the producer gave up, because of a record whose report is still to come
+        except KafkaException as error:  # the producer gave up, because of a record whose report is still to come
             with suppress(KafkaException):
                 producer.flush(_LAST_REPORTS_S)
             self._note(kafka_error(error.args[0], "the producer failed", self.sink))

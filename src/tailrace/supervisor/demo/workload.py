@@ -135,9 +135,7 @@ class Workload(threading.Thread):
 
     def _reprice(self, execute: Run) -> int:
         order = self._chance.choice(self._orders)
-        return (
-            execute("UPDATE order_items SET price = price * 0.9 WHERE order_id = %s", (order,)).rowcount or 1
-        )
+        return execute("UPDATE order_items SET price = price * 0.9 WHERE order_id = %s", (order,)).rowcount or 1
 
     def _cancel(self, execute: Run) -> int:
         return self._withdraw(execute, self._chance.randrange(len(self._orders)))
@@ -155,6 +153,4 @@ class Workload(threading.Thread):
         return self._chance.sample(_TAGS, self._chance.randint(0, 3))
 
     def _profile(self) -> Jsonb:
-        return Jsonb(
-            {"visits": self._chance.randrange(1000), "city": self._chance.choice(["Genève", "東京", "Oslo"])}
-        )
+        return Jsonb({"visits": self._chance.randrange(1000), "city": self._chance.choice(["Genève", "東京", "Oslo"])})

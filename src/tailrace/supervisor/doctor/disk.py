@@ -18,9 +18,7 @@ def check_directory(subject: Subject, path: Path) -> Iterator[Check]:
     path = path.absolute()
     nearest = next(folder for folder in (path, *path.parents) if folder.exists())
     if not nearest.is_dir():
-        yield subject.fail(
-            "directory", f"{nearest} is not a directory", "remove the file, or choose another path"
-        )
+        yield subject.fail("directory", f"{nearest} is not a directory", "remove the file, or choose another path")
     elif not os.access(nearest, os.W_OK | os.X_OK):
         fix = f"let this user write to {nearest}, or choose another path"
         yield subject.fail("directory", f"{nearest} is not writable", fix)
@@ -33,7 +31,5 @@ def _space(subject: Subject, path: Path) -> Check:
     free = shutil.disk_usage(path).free
     detail = f"{free / GIB:,.1f} GiB free"
     if free < LOW_BYTES:
-        return subject.warn(
-            "space", detail, "free some; without space capture waits, and the database keeps its WAL"
-        )
+        return subject.warn("space", detail, "free some; without space capture waits, and the database keeps its WAL")
     return subject.ok("space", detail)

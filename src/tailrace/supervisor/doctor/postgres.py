@@ -174,9 +174,7 @@ def _replica_identity(look: _Look) -> Iterator[Check]:
         detail = f"{_IDENTITIES[kind][0]}: {_names(names)}"
         fix = _IDENTITIES[kind][1].format(table=names[0])
         yield (
-            look.subject.warn("replica identity", detail, fix)
-            if fix
-            else look.subject.ok("replica identity", detail)
+            look.subject.warn("replica identity", detail, fix) if fix else look.subject.ok("replica identity", detail)
         )
 
 
@@ -207,9 +205,7 @@ def _publication(look: _Look) -> Iterator[Check]:
     elif published is None:
         yield from _may_publish(look, f"{name} will be created", look.tables)
     elif not look.catalog.publication_is_ours(name):
-        setup.ensure_publications(
-            look.catalog, name, list(look.tables)
-        )  # someone else's: only looks, or raises
+        setup.ensure_publications(look.catalog, name, list(look.tables))  # someone else's: only looks, or raises
         yield look.subject.ok("publication", f"{name}, yours, has every table")
         yield from _breaks_updates(look, name, published)
     else:
@@ -225,9 +221,7 @@ def _may_publish(look: _Look, plan: str, tables: tuple[Table, ...]) -> Iterator[
     foreign = [table.name for table in tables if not look.facts[table.name].owned]
     [(create,)] = look.catalog.rows("SELECT has_database_privilege(current_database(), 'CREATE')")
     name = quote_identifier(look.source.publication_name)
-    by_hand = (
-        f"let their owner run CREATE PUBLICATION {name} FOR TABLE {', '.join(t.name for t in look.tables)}"
-    )
+    by_hand = f"let their owner run CREATE PUBLICATION {name} FOR TABLE {', '.join(t.name for t in look.tables)}"
     if not create:
         database = quote_identifier(look.catalog.database())
         fix = f"GRANT CREATE ON DATABASE {database} TO {_role(look)}, or {by_hand}"
@@ -239,9 +233,7 @@ def _may_publish(look: _Look, plan: str, tables: tuple[Table, ...]) -> Iterator[
 
 
 def _breaks_updates(look: _Look, name: str, published: set[str]) -> Iterator[Check]:
-    [(writes,)] = look.catalog.rows(
-        "SELECT pubupdate OR pubdelete FROM pg_publication WHERE pubname = %s", name
-    )
+    [(writes,)] = look.catalog.rows("SELECT pubupdate OR pubdelete FROM pg_publication WHERE pubname = %s", name)
     bare = [table.name for table in look.tables if not table.identity and table.name in published]
     if writes and bare:
         detail = f"updates and deletes of {_names(bare)} fail: published, without a replica identity"
@@ -265,9 +257,7 @@ def _slot(look: _Look) -> Iterator[Check]:
     detail = f"{name} holds {held / MIB:,.1f} MiB of WAL"
     if found is not None and found.active_pid is not None:
         fix = "none, if that is this pipeline; else stop it, or choose another source.slot"
-        yield look.subject.warn(
-            "slot", f"{detail}; server process {found.active_pid} reads it for a client", fix
-        )
+        yield look.subject.warn("slot", f"{detail}; server process {found.active_pid} reads it for a client", fix)
     elif held > HELD_BYTES:
         yield look.subject.warn("slot", detail, "run the pipeline: the server keeps WAL until it is captured")
     else:

@@ -23,9 +23,7 @@ DIRECTORY = Path("tailrace-demo")
 
 
 def demo(
-    seconds: Annotated[
-        float | None, typer.Option(min=0, help="End after this many seconds of changes.")
-    ] = None,
+    seconds: Annotated[float | None, typer.Option(min=0, help="End after this many seconds of changes.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Continue with what the last demo left.")] = False,
     rate: Annotated[float, typer.Option(min=1, max=20_000, help="Changes a second, about.")] = 200,
     as_json: Json = False,

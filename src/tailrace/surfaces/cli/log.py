@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 log = typer.Typer(help="Inspect change logs, also while they are written.", no_args_is_help=True)
 
 Which = Annotated[str, typer.Argument(help="A source's id, or the log's directory.", metavar="SOURCE|PATH")]
-PlatformConfig = Annotated[
-    Path | None, typer.Option(help="The platform document that names the data directory.")
-]
+PlatformConfig = Annotated[Path | None, typer.Option(help="The platform document that names the data directory.")]
 DataDir = Annotated[Path | None, typer.Option(help="The data directory, instead of the platform's.")]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -28,9 +26,7 @@ _UNIT = 1024
 
 
 @log.command()
-def show(
-    which: Which, platform_config: PlatformConfig = None, data_dir: DataDir = None, as_json: Json = False
-) -> None:
+def show(which: Which, platform_config: PlatformConfig = None, data_dir: DataDir = None, as_json: Json = False) -> None:
     """Print a summary: offsets, sizes, position at the source, tables, subscribers."""
     with guard(as_json):
         summary = _summary(which, platform_config, data_dir)
@@ -129,8 +125,7 @@ def _lines(summary: LogSummary) -> Iterator[str]:
         "source": summary.source,
         "offsets": f"{summary.earliest} to {summary.end}, {summary.rows:,} rows",
         "size": f"{_size(summary.bytes)} in {len(summary.segments)} segments",
-        "resumes": " ".join(f"{name}={value}" for name, value in (summary.resume or {}).items())
-        or "at the start",
+        "resumes": " ".join(f"{name}={value}" for name, value in (summary.resume or {}).items()) or "at the start",
     }
     yield from (f"{name:12}{value}" for name, value in facts.items())
     for table in summary.tables:

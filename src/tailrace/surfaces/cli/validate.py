@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 def validate(
     files: Annotated[list[Path], typer.Argument(help="Pipeline documents.", metavar="FILE…")],
-    platform_config: Annotated[
-        Path | None, typer.Option(help="A platform document to check as well.")
-    ] = None,
+    platform_config: Annotated[Path | None, typer.Option(help="A platform document to check as well.")] = None,
     as_json: Json = False,
 ) -> None:
     """Check pipeline documents and say everything that is wrong with them."""
@@ -42,7 +40,6 @@ def _summary(file: Path, pipeline: Pipeline) -> dict[str, Any]:
         "tenant": pipeline.metadata.tenant,
         "source": {"id": pipeline.source_id, "type": pipeline.spec.source.type},
         "sinks": [
-            {"id": sink.id, "type": entry.type}
-            for sink, entry in zip(pipeline.sinks, pipeline.spec.sinks, strict=True)
+            {"id": sink.id, "type": entry.type} for sink, entry in zip(pipeline.sinks, pipeline.spec.sinks, strict=True)
         ],
     }

@@ -25,9 +25,7 @@ class Server(ABC):
     def __init__(self, kind: str, directory: Path | None) -> None:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if directory is None:
-            self._temporary = tempfile.TemporaryDirectory(
-                prefix=f"tailrace-{kind}-", ignore_cleanup_errors=True
-            )
+            self._temporary = tempfile.TemporaryDirectory(prefix=f"tailrace-{kind}-", ignore_cleanup_errors=True)
             directory = Path(self._temporary.name)
         self.directory = directory.absolute()
         self._process: ServerProcess | None = None
@@ -37,9 +35,7 @@ class Server(ABC):
     def port(self) -> int:
         """The port on 127.0.0.1: chosen at the first start, the same ever after."""
         if self._port is None:
-            raise SetupError(
-                "environment.server_not_started", "The server has no port yet", hint="call start()"
-            )
+            raise SetupError("environment.server_not_started", "The server has no port yet", hint="call start()")
         return self._port
 
     @property

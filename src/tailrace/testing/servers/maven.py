@@ -114,11 +114,7 @@ def _ivy_jar() -> Path:
 
 def _ivy_module(group: str, artifact: str, revision: str, classifier: str | None, transitive: bool) -> str:
     name = quoteattr(artifact)
-    wanted = (
-        f'<artifact name={name} type="jar" ext="jar" m:classifier={quoteattr(classifier)}/>'
-        if classifier
-        else ""
-    )
+    wanted = f'<artifact name={name} type="jar" ext="jar" m:classifier={quoteattr(classifier)}/>' if classifier else ""
     return _IVY_MODULE.format(
         group=quoteattr(group),
         artifact=name,

@@ -111,9 +111,7 @@ class PostgresServer(Server):
             extra_groups=[] if self._account else None,
         )
         if done.returncode != 0:
-            raise SetupError(
-                "environment.postgres", f"initdb failed:\n{done.stderr}", hint="see initdb's message"
-            )
+            raise SetupError("environment.postgres", f"initdb failed:\n{done.stderr}", hint="see initdb's message")
 
     def _launch(self, port: int) -> ServerProcess:
         settings = {
@@ -138,11 +136,7 @@ class PostgresServer(Server):
         except FileNotFoundError:
             return False
         # A killed server leaves its file behind: the pid tells whose it is.
-        return (
-            len(lines) > _STATUS_LINE
-            and lines[0] == str(process.pid)
-            and lines[_STATUS_LINE].strip() == "ready"
-        )
+        return len(lines) > _STATUS_LINE and lines[0] == str(process.pid) and lines[_STATUS_LINE].strip() == "ready"
 
     def _end(self, process: ServerProcess) -> None:
         # A fast shutdown waits for replication clients to confirm; an immediate one does not.

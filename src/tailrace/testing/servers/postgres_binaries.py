@@ -35,9 +35,7 @@ class Installation:
     def program(self, name: str) -> Path:
         path = self.root / self.bin / name
         if not path.exists():
-            raise SetupError(
-                "environment.postgres", f"PostgreSQL's {name} is not at {path}", hint=_WHEEL_HINT
-            )
+            raise SetupError("environment.postgres", f"PostgreSQL's {name} is not at {path}", hint=_WHEEL_HINT)
         return path
 
     def within_reach_of(self, account: Account, copies: Path) -> Installation:
@@ -58,9 +56,7 @@ def installation(major: int) -> Installation:
     if major in _MAVEN_REVISIONS:
         return _from_maven(_MAVEN_REVISIONS[major])
     known = ", ".join(map(str, MAJORS))
-    raise SetupError(
-        "environment.postgres", f"There is no PostgreSQL {major} to start", hint=f"use one of {known}"
-    )
+    raise SetupError("environment.postgres", f"There is no PostgreSQL {major} to start", hint=f"use one of {known}")
 
 
 def give(path: Path, account: Account) -> None:

@@ -49,9 +49,7 @@ class Change:
 
     @property
     def value(self) -> str:
-        return json.dumps(
-            {"seq": self.seq, "id": self.id, "n": self.n, "text": self.text}, ensure_ascii=False
-        )
+        return json.dumps({"seq": self.seq, "id": self.id, "n": self.n, "text": self.text}, ensure_ascii=False)
 
     def row(self) -> dict[str, Any]:
         """The canonical columns, and `event_id` and `value` beside them."""
