@@ -53,5 +53,6 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "tailrace: preparing .venv with $(PYTHON) (once, a few minutes; most of it is Spark)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[demo,test,dev]'
+	@$(BIN)/python -m tailrace.capture.postgres.warm
 	@touch $@
 	@echo "tailrace: ready"

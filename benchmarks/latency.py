@@ -67,7 +67,7 @@ def latency(pipeline: Pipeline, seconds: float) -> tuple[list[Measurement], list
 def idle(pipeline: Pipeline, seconds: float) -> tuple[list[Measurement], list[Bar]]:
     """CPU of all the pipeline's own processes while nothing changes, in percent of one core."""
     say(f"idle: {seconds:g} s")
-    time.sleep(SETTLE_S)
+    time.sleep(min(SETTLE_S, seconds))
     with Meter(pipeline.roles()) as meter:
         time.sleep(seconds)
     usage = meter.usage()

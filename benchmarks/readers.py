@@ -16,7 +16,9 @@ from tailrace.errors import SetupError
 from tailrace.spec import Platform
 from tailrace.supervisor.taps import TapProcess
 
-START_S = 120.0
+START_S = 300.0
+"""Enough for a first start, which compiles the decoder."""
+WARM_ROWS = 100
 
 
 class Recvlogical:
@@ -87,11 +89,13 @@ class Tap:
 
 @contextmanager
 def running_tap(stage: Stage, name: str, table: Table) -> Iterator[Tap]:
-    """A tap that streams; ended and its slot dropped at the end."""
+    """A tap that has carried a few changes of `table` already; ended and its slot dropped at the end."""
     tap = Tap(stage, name, table)
     tap.process.start()
     try:
         until(lambda: _streams(tap), f"the tap {name} streams", seconds=START_S)
+        table.write(WARM_ROWS)
+        until(lambda: tap.rows() >= WARM_ROWS, f"the tap {name} is warm", seconds=START_S)
         tap.base = tap.process.head()
         yield tap
     finally:

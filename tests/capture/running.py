@@ -149,8 +149,10 @@ class Capturing:
 class TapProcess:
     """`python -m tailrace.capture.tap`, as the supervisor starts it."""
 
-    def __init__(self, db: Database, folder: Path, *, parent: int | None = None, **settings: Any) -> None:
-        self.db, self.path, self.status_path = db, folder / "log", folder / "status.json"
+    def __init__(
+        self, db: Database, folder: Path, *, parent: int | None = None, status: str = "status.json", **settings: Any
+    ) -> None:
+        self.db, self.path, self.status_path = db, folder / "log", folder / status
         config = {"id": db.name, "dsn": db.dsn, "tables": ["public.*"], **settings.pop("config", {})}
         self._request = {
             "type": "postgres",

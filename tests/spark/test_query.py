@@ -6,6 +6,7 @@ import json
 import shutil
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -13,6 +14,7 @@ import pytest
 
 from tailrace.changelog import LogReader, Subscribers
 from tailrace.errors import LogError, SinkError
+from tailrace.spark.task import nobody_writes, writing
 from tailrace.spec import Batch, Sharding
 from tests.spark.logs import Shop
 from tests.spark.sinks import LinesSink, read_commits, read_lines
@@ -110,6 +112,27 @@ def test_a_writers_error_arrives_as_itself(stage: Stage, sink: MakeSink) -> None
     assert (error.code, error.hint, error.where) == ("sink.unavailable", "remove refuse", "lines")
     wait_until(lambda: not query.is_active())
     assert read_commits(stage.out) == []
+
+
+def test_a_batch_waits_for_writers_of_an_earlier_attempt(
+    stage: Stage, sink: MakeSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[bool] = []
+
+    def look(lock: Path) -> bool:
+        looks.append(nobody_writes(lock))
+        return looks[-1]
+
+    monkeypatch.setattr("tailrace.spark.query.nobody_writes", look)
+    stage.state.mkdir()
+    end = stage.shop.commit(3)
+    with writing(stage.state / "writing.lock"):
+        query = stage.start(sink())
+        wait_until(lambda: len(looks) > 3, query)
+        assert read_lines(stage.out) == []
+    stage.delivered(query, end)
+    assert looks[0] is False
+    assert len(read_lines(stage.out)) == 3
 
 
 def test_a_lost_checkpoint_repeats_nothing_in_a_marking_sink(stage: Stage, sink: MakeSink) -> None:

@@ -100,7 +100,7 @@ def assert_silence(road: Road, victim: int) -> None:
 
 
 def test_the_attempt_after_a_killed_worker_waits_for_its_siblings(road: Road) -> None:
-    """Spark abandons the sibling's task, but not its process: the next attempt must not overtake it."""
+    """Spark abandons the sibling's task seconds before its process ends; nobody may overtake it in between."""
     road.kill(next(iter(road.writers())))
     assert road.driver.wait(timeout=120) == 0  # it tries again, as a supervisor would, until all is delivered
 

@@ -210,9 +210,8 @@ def _frame_rows(frame: Frame, continues: bool) -> Iterator[dict[str, Any]]:
         assert places == sorted(places)
     for number, tx in enumerate(txs):
         members = [row for row in rows if row["tx"] == number]
-        last = max((row["row"] for row in members), default=None)
         if members and tx["end_row"] >= 0:
-            assert tx["end_row"] == last + 1
+            assert tx["end_row"] == max(row["row"] for row in members) + 1
         first = min(members, key=lambda row: row["row"], default=None)
         if first is not None and not (continues and number == 0):
             assert first["ordinal"] == 0

@@ -65,7 +65,7 @@ def test_every_kind_of_change(database: Fresh, capturing: Start, major: int) -> 
         (0, False),
         (1, True),
     ]
-    assert len({row["position"] for row in rows}) == 8
+    assert len({row["position"] for row in rows}) == 7
 
 
 @pytest.mark.parametrize("major", [15, 16, 18])
@@ -330,14 +330,14 @@ def test_the_slot_is_never_ahead_of_the_log(db: Database, capturing: Start, monk
     run = capturing(db)
     positions = set()
     with db.connect() as writer:
-        for number in range(200):
+        for number in range(60):
             writer.execute("INSERT INTO t VALUES (%s)", [number])
             writer.execute("INSERT INTO other.noise VALUES (1)")
             confirmed = db.slot_position()
             assert confirmed <= resume_position(run.path)
             positions.add(confirmed)
     assert len(positions) > 3
-    assert len(run.changes()) == 200
+    assert len(run.changes()) == 60
 
 
 def test_idle_wal_is_let_go(db: Database, capturing: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,8 +357,11 @@ def test_idle_wal_is_let_go(db: Database, capturing: Start, monkeypatch: pytest.
     assert run.changes() == []
 
 
-def test_the_server_is_answered_while_the_log_is_full(db: Database, capturing: Start) -> None:
+def test_the_server_is_answered_while_the_log_is_full(
+    db: Database, capturing: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the tap does when it is blocked, for longer than the server's patience."""
+    monkeypatch.setattr(stream_module, "REPORT_S", 0.2)
     db.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
     blocked_until = [0.0]
 
@@ -367,11 +370,11 @@ def test_the_server_is_answered_while_the_log_is_full(db: Database, capturing: S
             run.stream.keep_alive()
             threading.Event().wait(0.1)
 
-    patience = f"{db.dsn}?options=-c%20wal_sender_timeout%3D1s"
+    patience = f"{db.dsn}?options=-c%20wal_sender_timeout%3D2s"
     run = capturing(db, dsn=patience, pause=pause)
     query = "SELECT pid FROM pg_stat_replication JOIN pg_replication_slots ON pid = active_pid WHERE database = %s"
     reader = db.value(query, db.name)
-    blocked_until[0] = time.monotonic() + 3
+    blocked_until[0] = time.monotonic() + 5
     db.run("INSERT INTO t SELECT n, repeat('x', 2000) FROM generate_series(1, 5000) n")
     assert len(run.changes()) == 5000
     assert time.monotonic() >= blocked_until[0]
@@ -380,22 +383,20 @@ def test_the_server_is_answered_while_the_log_is_full(db: Database, capturing: S
 
 def test_a_stop_during_a_flood_keeps_what_is_whole(db: Database, capturing: Start) -> None:
     db.run("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    capturing(db).stop()
     done = threading.Event()
 
     def flood() -> None:
-        with db.connect() as writer:
-            for number in range(300):
-                writer.execute(
-                    "INSERT INTO t SELECT n, %s FROM generate_series(%s, %s) n", [number, number * 3, number * 3 + 2]
-                )
+        for number in range(100):
+            db.run(f"INSERT INTO t SELECT n, 0 FROM generate_series({number * 3}, {number * 3 + 2}) n")
         done.set()
 
     threading.Thread(target=flood, daemon=True).start()
     while not done.is_set():
         capturing(db).stop()
     rows = capturing(db).changes()
-    assert [json.loads(row["key"])["id"] for row in rows] == list(range(900))
-    assert [row["tx_ordinal"] for row in rows] == [0, 1, 2] * 300
+    assert [json.loads(row["key"])["id"] for row in rows] == list(range(300))
+    assert [row["tx_ordinal"] for row in rows] == [0, 1, 2] * 100
 
 
 def test_reading_the_log_again_gives_the_table(db: Database, capturing: Start) -> None:

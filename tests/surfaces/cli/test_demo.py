@@ -19,6 +19,11 @@ from tailrace.spec import load_pipelines, load_platform
 from tailrace.supervisor.demo.proof import changes
 from tailrace.testing.waiting import eventually
 
+pytestmark = pytest.mark.timeout(420)
+
+# Starting a JVM and the first batch take seconds on a quiet machine, and a minute or two on a crowded one.
+PATIENCE_S = 150.0
+
 COMMAND = [sys.executable, "-m", "tailrace", "demo"]
 
 
@@ -45,7 +50,7 @@ def demo(home: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], Cal
 
 def test_it_ends_by_itself_and_proves_that_nothing_is_missing(home: Path) -> None:
     with demo(home, "--seconds", "5", "--json") as (process, told):
-        output, _ = process.communicate(timeout=150)
+        output, _ = process.communicate(timeout=2 * PATIENCE_S)
         assert process.returncode == 0, told()
     answer = json.loads(output)
     assert (answer["ok"], answer["compared"]) == (True, True)
@@ -76,21 +81,21 @@ def test_what_it_says_to_type_works_and_ctrl_c_ends_it(home: Path) -> None:
     with demo(home, "--keep", "--rate", "50") as (process, told):
 
         def typed(pattern: str) -> str:
-            lines = eventually(lambda: re.findall(rf"^  ({pattern}.*)$", told(), re.MULTILINE), 90, what=told)
+            lines = eventually(lambda: re.findall(rf"^  ({pattern}.*)$", told(), re.MULTILINE), PATIENCE_S, what=told)
             return str(lines[0])
 
         change, find = typed(r"\S*psql "), typed("grep ")
-        eventually(lambda: "sink demo/files: running" in told(), 90, what=told)
+        eventually(lambda: "sink demo/files: running" in told(), PATIENCE_S, what=told)
         done = subprocess.run(change, shell=True, capture_output=True, text=True, check=False, timeout=30)
         assert done.stdout.strip() == "UPDATE 1", done.stderr
 
         def found() -> str:
             return subprocess.run(find, shell=True, capture_output=True, text=True, check=False, timeout=30).stdout
 
-        record = json.loads(eventually(found, 30, every=0.2, what=told))
+        record = json.loads(eventually(found, PATIENCE_S, every=0.2, what=told))
         assert (record["op"], record["after"]["id"], record["after"]["name"]) == ("u", 1, "Ada Lovelace")
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, told()
     assert re.search(r"^source and files are equal: [\d,]+ rows$", output, re.MULTILINE), output
     assert "Traceback" not in told()

@@ -89,10 +89,19 @@ class Rows:
         )
         return Stop(stop), int(following)
 
+    def load_decoder(self, relations: Relations) -> None:
+        """Compile the decoder, or take it from the cache, now and not while a server waits for an answer."""
+        self.decode(np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.int64), 0, relations)
+        self.begin(0, 0)
+        self.add("m", relations.message_schema(""), "{}", None)
+        self.commit(0)
+        self.take_finished()
+        self.reset()
+
     def set_origin(self, name: str) -> None:
         """The open transaction was replicated from elsewhere: its rows say so in their headers."""
         text = f'"origin":{json.dumps(name)}'.encode()
-        self._origin = np.frombuffer(text, dtype=np.uint8)
+        self._origin = np.frombuffer(bytearray(text), dtype=np.uint8)  # writable: as the decoder was compiled for
         self._origin_name = name
         self.state[S.ORIGIN] = len(text)
 

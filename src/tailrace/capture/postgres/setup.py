@@ -67,6 +67,18 @@ def matching_tables(catalog: PostgresCatalog, patterns: TablePatterns) -> list[T
     return [table for table in tables if patterns.match(table.schema, table.table)]
 
 
+def check_publications(catalog: PostgresCatalog, name: str) -> None:
+    """For a log that continues: a publication made anew now would leave out, silently, what was changed without it."""
+    names = (name, name + INSERTS) if catalog.publication_is_ours(name) else (name,)
+    for each in names:
+        if catalog.publication_tables(each) is None:
+            raise SourceError(
+                "source.publication_lost",
+                f"the publication {each!r} is gone: changes made since cannot be read",
+                hint="remove this source's log and slot to start over, or make the publication and accept the gap",
+            )
+
+
 def ensure_publications(catalog: PostgresCatalog, name: str, tables: list[Table]) -> tuple[str, ...]:
     """The publications to read. Ours are created and kept up; someone else's is only checked."""
     if catalog.publication_tables(name) is not None and not catalog.publication_is_ours(name):
@@ -89,7 +101,7 @@ def ensure_slot(
     resume: Mapping[str, str] | None,
 ) -> int:
     """The position to start at: the log's, once it is certain that the slot still has everything after it."""
-    _check_server(server, resume)
+    check_server(server, resume)
     found = catalog.slot(slot)
     if found is None:
         if resume is not None:
@@ -121,7 +133,8 @@ def ensure_slot(
     return position
 
 
-def _check_server(server: Server, resume: Mapping[str, str] | None) -> None:
+def check_server(server: Server, resume: Mapping[str, str] | None) -> None:
+    """A position means something only on the server and database it is from."""
     if resume is None or (resume["system"], resume["database"]) == (server.system, server.database):
         return
     raise SourceError(

@@ -20,6 +20,7 @@ from tailrace.capture.postgres.kernel import WAL_HEADER, Stop
 from tailrace.capture.postgres.patterns import TablePatterns
 from tailrace.capture.postgres.relations import Relations
 from tailrace.capture.postgres.rows import Rows
+from tailrace.capture.postgres.warm import warm
 from tailrace.contracts import Capture, LogState
 from tailrace.errors import SourceError
 from tailrace.schema import SchemaBook, TableSchema
@@ -58,8 +59,10 @@ class PostgresStream:
         self._group_commit_s = group_commit_s
         # The arena, the frame made of it and its serialised form are alive at once.
         self._rows = Rows(min(MAX_ARENA_BYTES, max(MIN_ARENA_BYTES, memory_bytes // 4)))
+        warm(self._rows)
         self._patterns = TablePatterns(config.tables)
         self._catalog = PostgresCatalog(config.conninfo())
+        self._rows.load_decoder(Relations("", SchemaBook(), self._catalog, self._patterns.match))
         self._stream: ReplicationStream | None = None
         self._position = self._idle_lsn = 0
         self._stopping = False
@@ -113,15 +116,18 @@ class PostgresStream:
 
     def _open(self, after: LogState) -> ReplicationStream:
         setup.check_settings(self._catalog)
+        self._stream = stream = ReplicationStream(self._config.conninfo())
+        self._server = setup.identify(stream)
+        setup.check_server(self._server, after.resume)  # before anything is made on it
         tables = setup.matching_tables(self._catalog, self._patterns)
+        if after.resume is not None:
+            setup.check_publications(self._catalog, self._config.publication_name)
         publications = setup.ensure_publications(self._catalog, self._config.publication_name, tables)
         self.warnings = [
             f"{table.name} has no primary key or replica identity: only its inserts and truncates are captured"
             for table in tables
             if not table.identity
         ]
-        self._stream = stream = ReplicationStream(self._config.conninfo())
-        self._server = setup.identify(stream)
         slot = self._config.slot_name
         self._position = setup.ensure_slot(self._catalog, stream, slot, self._server, after.resume)
         self._book = SchemaBook(after.schemas)
