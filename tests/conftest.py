@@ -5,12 +5,34 @@ Tests share servers, so each makes its own database, topic, slot and publication
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tailrace.testing.servers import KafkaBroker, PostgresServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = str(Path(__file__).parents[1])
+sys.path.insert(0, ROOT)  # Spark's workers import sinks of the tests
+os.environ["PYTHONPATH"] = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The one Spark session of this process. Compiling less makes it quick to start, which is what tests need."""
+    from tailrace.spark.session import open_session
+
+    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    session = open_session(tmp_path_factory.mktemp("spark") / "spark.log", master="local[2]", conf=quick)
+    yield session
+    session.stop()
 
 
 @pytest.fixture(scope="session")

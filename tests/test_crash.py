@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, TopicPartition
 from tailrace.changelog import head
 from tailrace.testing import crash
 from tailrace.testing.servers import KafkaBroker, PostgresServer
+from tailrace.testing.waiting import eventually
 
 KILLS = 10
 TOPIC = "crash.events"
@@ -34,7 +35,7 @@ def place(tmp_path: Path, kafka: KafkaBroker) -> Iterator[tuple[PostgresServer, 
 metadata: {{name: crash, tenant: acme}}
 spec:
   source: {{type: postgres, config: {{id: crash, dsn: "{server.dsn()}", tables: [public.*]}}}}
-  batch: {{max_events: 1500}}
+  batch: {{max_events: 4000}}
   sinks:
     - {{type: file, config: {{id: files, path: {tmp_path}/files, roll: {{every: 500ms}}}}}}
     - {{type: kafka, config: {{id: kafka, brokers: "{kafka.bootstrap}", topic: "{tmp_path.name}.{TOPIC}"}}}}
@@ -42,7 +43,7 @@ spec:
         )
         platform = tmp_path / "platform.yaml"
         platform.write_text(
-            f"{{data_dir: {tmp_path}/data, spark: {{driver_memory: 1g}}, retry: {{initial: 100ms, max: 2s}}}}"
+            f"{{data_dir: {tmp_path}/data, spark: {crash.QUICK_SPARK}, retry: {{initial: 100ms, max: 2s}}}}"
         )
         victim = crash.Victim([pipeline], platform, tmp_path / "data", "crash")
         yield server, victim
@@ -67,6 +68,7 @@ def run_seed(
     print(f"crash seed {seed}")
     workload = crash.Workload(server.dsn(), seed)
     victim.start()
+    eventually(victim.tap_pid, 60, what=victim.output)  # rows from before the slot are a snapshot's
     workload.start()
     killed = crash.kill_at_random(victim, delivered(tmp_path / "files"), kills, random.Random(seed))
     workload.stop()

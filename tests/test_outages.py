@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tailrace.testing.crash import Victim
+from tailrace.testing.crash import QUICK_SPARK, Victim
 from tailrace.testing.servers import KafkaBroker, PostgresServer
 from tailrace.testing.waiting import eventually
 from tests.test_crash import read_topic
@@ -27,9 +27,7 @@ spec:
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Victim]:
     platform = tmp_path / "platform.yaml"
-    platform.write_text(
-        f"{{data_dir: {tmp_path}/data, spark: {{driver_memory: 1g}}, retry: {{initial: 200ms, max: 1s}}}}"
-    )
+    platform.write_text(f"{{data_dir: {tmp_path}/data, spark: {QUICK_SPARK}, retry: {{initial: 200ms, max: 1s}}}}")
     victim = Victim([tmp_path / "pipeline.yaml"], platform, tmp_path / "data", "outage")
     yield victim
     if victim.process is not None and victim.process.poll() is None:

@@ -80,6 +80,8 @@ RETRYABLE = frozenset(
         "source.disconnected",
         "log.no_space",
         "sink.unavailable",
+        "spark.still_writing",
+        "spark.worker_lost",
     }
 )
 

@@ -1,29 +1,15 @@
-"""One Spark session per test process; sinks of these tests must be importable in its workers."""
+"""A stage for queries: a log, a sink that writes lines, and what runs between them."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-ROOT = str(Path(__file__).parents[2])
-sys.path.insert(0, ROOT)
-os.environ["PYTHONPATH"] = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
-
-from tailrace.spark.session import open_session  # noqa: E402
-from tests.spark.sinks import LinesSink  # noqa: E402
-from tests.spark.stage import Stage  # noqa: E402
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    session = open_session(tmp_path_factory.mktemp("spark") / "spark.log", master="local[2]")
-    yield session
-    session.stop()
+from tests.spark.sinks import LinesSink
+from tests.spark.stage import Stage
 
 
 @pytest.fixture

@@ -35,6 +35,12 @@ from tailrace.spec import Batch, Sharding
 SETTLE_S = 30.0
 """How long a batch waits for writers of an earlier attempt to end before it gives up."""
 WAIT_S = 0.02
+WORKER_LOST = (
+    "Python worker exited unexpectedly",
+    "Python worker failed to connect back",
+    "Failed to connect to the python",
+)
+"""How Spark says that a worker was killed, or that the machine was too busy to start one."""
 
 
 @dataclass(frozen=True)
@@ -318,6 +324,13 @@ def _as_error(failure: BaseException, where: str) -> TailraceError:
     known = find(text)
     if known is not None:
         return known
+    if any(sign in text for sign in WORKER_LOST):
+        return SparkError(
+            "spark.worker_lost",
+            "a Python worker of Spark's ended or did not start in time",
+            hint="It is retried",
+            where=where,
+        )
     if isinstance(failure, PySparkException | Py4JError):
         text = text.strip().splitlines()[0] if text.strip() else type(failure).__name__
     return SparkError("spark.query_failed", text, hint="The Spark log has the whole story", where=where)

@@ -23,9 +23,11 @@ import psycopg
 
 from tailrace.testing.waiting import eventually
 
+QUICK_SPARK = '{driver_memory: 1g, conf: {spark.driver.extraJavaOptions: "-XX:TieredStopAtLevel=1"}}'
+"""A platform's `spark` for runs that are short: the JVM compiles less and starts sooner."""
 TABLES = ("accounts", "entries", "notes")
 BULK_ROWS = 1_000
-BULK_SHARE = 0.03
+BULK_SHARE = 0.01
 DELETE_SHARE = 0.2
 PACE_S = 0.02
 _COLUMNS = "id bigint PRIMARY KEY, version bigint, amount numeric(12, 2), body text, tags text[], at timestamptz"

@@ -84,7 +84,7 @@ def test_a_slot_that_is_gone(table: Database, capturing: Start) -> None:
     assert table.value("SELECT count(*) FROM pg_replication_slots WHERE database = %s", table.name) == 0
 
 
-def test_a_slot_made_before_the_log_is_read_from_its_start(table: Database, capturing: Start) -> None:
+def test_a_slot_made_before_the_log_is_read_from_its_start(table: Database, capturing: Start, tmp_path: Path) -> None:
     """As after a crash between making the slot and the first line of the log."""
     capturing(table, tables=["public.t"]).stop()
     table.drop_slots()
@@ -92,7 +92,7 @@ def test_a_slot_made_before_the_log_is_read_from_its_start(table: Database, capt
         f"SELECT pg_create_logical_replication_slot('{table.source().slot_name}', 'pgoutput')",
         "INSERT INTO t VALUES (1)",
     )
-    with Capturing(table, Path(table.server.directory) / table.name) as run:
+    with Capturing(table, tmp_path / "other") as run:
         assert [row["key"] for row in run.changes()] == ['{"id":1}']
 
 

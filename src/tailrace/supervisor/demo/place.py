@@ -49,6 +49,9 @@ PLATFORM = """\
 apiVersion: tailrace/v1
 kind: Platform
 data_dir: {data}
+spark:
+  driver_memory: 1g
+  conf: {{spark.driver.extraJavaOptions: "-XX:TieredStopAtLevel=1"}}  # a quick start rather than top speed
 """
 
 
