@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, Protocol
 
 import pyarrow as pa
 from pydantic import Field
@@ -121,8 +121,9 @@ class Sink(Model, ABC):
     )
     envelope: Annotated[Envelope, Field(description="Shape of each record.")] = NativeEnvelope()
 
-    columns: ClassVar[tuple[str, ...]] = ()
-    """Canonical columns (see `change.CHANGES`, plus `event_id`) the writer needs besides `value` and its routes."""
+    def columns(self) -> tuple[str, ...]:
+        """Canonical columns (see `change.CHANGES`, plus `event_id`) the writer needs besides `value` and its routes."""
+        return ()
 
     def routes(self) -> Mapping[str, str]:
         """Column name → routing template (`${source.table}` …), rendered per change for the writer."""

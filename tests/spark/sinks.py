@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,12 +19,13 @@ from tailrace.errors import SinkError
 class LinesSink(Sink):
     """Appends; a repeat is a repeat. With `marks` it keeps a mark, written in `commit`."""
 
-    columns: ClassVar[tuple[str, ...]] = ("seq", "key", "op", "after", "tx_id")
-
     directory: str
     marks: bool = False
     pause_s: float = 0.0
     gather_s: float = 0.0
+
+    def columns(self) -> tuple[str, ...]:
+        return ("seq", "key", "op", "after", "tx_id")
 
     def gather(self) -> tuple[float, int] | None:
         return (self.gather_s, 1 << 30) if self.gather_s else None

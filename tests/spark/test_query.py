@@ -14,6 +14,7 @@ import pytest
 
 from tailrace.changelog import LogReader, Subscribers
 from tailrace.errors import LogError, SinkError
+from tailrace.spark.source import LogSource
 from tailrace.spark.task import nobody_writes, writing
 from tailrace.spec import Batch, Sharding
 from tests.spark.logs import Shop
@@ -255,9 +256,9 @@ def test_the_log_is_told_what_is_no_longer_needed(stage: Stage, sink: MakeSink) 
     wait_until(lambda: reported() == [("shop-feed/lines", end, True)], query)
 
 
-def test_the_log_can_be_read_as_a_table(stage: Stage, sink: MakeSink) -> None:
+def test_the_log_can_be_read_as_a_table(stage: Stage) -> None:
     end = stage.shop.commit(5, 5)
-    stage.delivered(stage.start(sink()), end)  # registers the format
+    stage.spark.dataSource.register(LogSource)
     frame = stage.spark.read.format("tailrace").option("path", str(stage.shop.path)).load()
     assert [row.seq for row in frame.select("seq").collect()] == list(range(end))
     assert LogReader(stage.shop.path).end == end

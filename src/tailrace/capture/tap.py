@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import signal
 import sys
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tailrace import lifeline
+from tailrace.backoff import Backoff
 from tailrace.changelog import Bounds, LogWriter, Verdict, enforce
 from tailrace.contracts import Source
 from tailrace.errors import Action, LogError, SourceError, TailraceError, decide
@@ -63,7 +63,7 @@ class Tap:
         self._request = request
         self._source: Any = None
         self._stopping = False
-        self._waits = 0
+        self._backoff = Backoff(request.retry_initial_s, request.retry_max_s, request.retry_jitter)
         self._last_retention = 0.0
         self._last_status = 0.0
         self._captured_rows = 0
@@ -103,7 +103,7 @@ class Tap:
 
     def _between(self) -> None:
         """After each append: status, retention, and the wait while the log is full of what sinks still need."""
-        self._waits = 0
+        self._backoff.reset()
         now = time.monotonic()
         if now >= self._last_status + STATUS_S:
             self._publish("running")
@@ -119,10 +119,7 @@ class Tap:
         return enforce(self._request.log_path, bounds)
 
     def _wait_before_retry(self, error: TailraceError) -> None:
-        request = self._request
-        wait = min(request.retry_max_s, request.retry_initial_s * 2**self._waits)
-        wait *= 1 + random.uniform(-request.retry_jitter, request.retry_jitter)
-        self._waits += 1
+        wait = self._backoff.next()
         self._publish("waiting", error=error.as_dict(), retry_in_s=round(wait, 1))
         deadline = time.monotonic() + wait
         while not self._stopping and time.monotonic() < deadline:

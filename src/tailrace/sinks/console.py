@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import pyarrow as pa
 from pydantic import Field
@@ -23,13 +23,14 @@ class ConsoleSink(Sink):
     the first `limit` changes are shown, followed by a line that says how many were not.
     """
 
-    columns: ClassVar[tuple[str, ...]] = ("seq", "op", "schema", "table", "key", "before", "after", "ts_us")
-
     format: Annotated[
         Literal["pretty", "json"],
         Field(description="`pretty`: time, op, table and row; `json`: the record in its envelope."),
     ] = "pretty"
     limit: Annotated[int, Field(ge=1, description="Most changes shown of one batch.")] = 1000
+
+    def columns(self) -> tuple[str, ...]:
+        return ("seq", "op", "schema", "table", "key", "before", "after", "ts_us")
 
     def wants_value(self) -> bool:
         return self.format == "json"

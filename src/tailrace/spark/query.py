@@ -28,18 +28,14 @@ from tailrace.render.templates import route_column
 from tailrace.spark.checkpoint import Checkpoint
 from tailrace.spark.control import Control, Orders, replace_file
 from tailrace.spark.passage import find, unpack
-from tailrace.spark.source import FORMAT, LogSource, Options, replaced
+from tailrace.spark.source import Options, own_source, replaced
 from tailrace.spark.task import COUNTED, OUTCOME_DDL, Count, WriteTask, nobody_writes
 from tailrace.spec import Batch, Sharding
 
 SETTLE_S = 30.0
 """How long a batch waits for writers of an earlier attempt to end before it gives up."""
 WAIT_S = 0.02
-WORKER_LOST = (
-    "Python worker exited unexpectedly",
-    "Python worker failed to connect back",
-    "Failed to connect to the python",
-)
+WORKER_LOST = ("Python worker exited unexpectedly", "Python worker failed to connect back")
 """How Spark says that a worker was killed, or that the machine was too busy to start one."""
 
 
@@ -140,8 +136,9 @@ class Query:
         """Hand the query to Spark. Once."""
         self._control.give(self._orders)
         self._tasks = self._flow.sharding.count or spark.sparkContext.defaultParallelism
-        spark.dataSource.register(LogSource)
-        source = spark.readStream.format(FORMAT).options(**self._options().as_text()).load()
+        own = own_source(self.name)
+        spark.dataSource.register(own)
+        source = spark.readStream.format(own.name()).options(**self._options().as_text()).load()
         writer = source.writeStream.queryName(self.name).option("checkpointLocation", str(self._checkpoint.path))
         self._stream = writer.foreachBatch(self._run).start()
 
@@ -234,7 +231,7 @@ class Query:
     def _write(self, frame: DataFrame, span: Span) -> tuple[list[str], dict[int, Count]]:
         if self._flow.sharding.key is not None:
             frame = self._by_value(frame, span, self._flow.sharding.key)
-        given = tuple(name for name in self._columns if name not in COUNTED or name in self._sink.columns)
+        given = tuple(name for name in self._columns if name not in COUNTED or name in self._sink.columns())
         task = WriteTask(self._sink, self._delivery, span, given, self._writing)
         outcomes = frame.select(*self._columns.values()).mapInArrow(task, OUTCOME_DDL).collect()
         for outcome in outcomes:
@@ -296,8 +293,8 @@ def _starting_point(
 
 def _columns(sink: Sink, delivery: Delivery, connector: str) -> dict[str, Column]:
     """What tasks are given, by name. Built once: each expression costs many calls into the JVM."""
-    columns = {name: F.col(name) for name in dict.fromkeys((*sink.columns, *COUNTED)) if name != "event_id"}
-    if "event_id" in sink.columns:
+    columns = {name: F.col(name) for name in dict.fromkeys((*sink.columns(), *COUNTED)) if name != "event_id"}
+    if "event_id" in sink.columns():
         columns["event_id"] = F.expr(EVENT_ID_SQL)
     if sink.wants_value():
         columns["value"] = value_column(sink.envelope, delivery, connector)

@@ -101,6 +101,16 @@ class LogSource(DataSource):
         return StreamReader(Options.from_text(self.options))
 
 
+def own_source(query: str) -> type[LogSource]:
+    """The source under a name of the query's own.
+
+    Spark adds to a registered source's environment while tasks run; a query that shares the source and serialises
+    a task just then sends a torn map (`OptionalDataException`).
+    """
+    name = f"{FORMAT}:{query}"
+    return type("LogSource", (LogSource,), {"name": classmethod(lambda cls: name)})
+
+
 class SlicePartition(InputPartition):
     """One task's share of a batch."""
 

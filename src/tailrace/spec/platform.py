@@ -89,6 +89,10 @@ class Retry(Model):
         float, Field(ge=0, le=1, description="Share of each wait that is left to chance.", examples=[0.1])
     ] = 0.2
 
+    def seconds(self) -> tuple[float, float, float]:
+        """(initial, max, jitter), as `Backoff` takes them."""
+        return self.initial.total_seconds(), self.max.total_seconds(), self.jitter
+
 
 class Ports(Model):
     """Ports that Tailrace listens on."""

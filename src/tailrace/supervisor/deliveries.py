@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
+from tailrace.backoff import Backoff
 from tailrace.contracts import Delivery, Sink
 from tailrace.errors import Action, SparkError, TailraceError, decide
 from tailrace.spark.query import Progress, Query, start_query
 from tailrace.spark.task import Count
 from tailrace.spec import Pipeline, Platform
-from tailrace.supervisor.backoff import Backoff
 from tailrace.supervisor.layout import Layout
 from tailrace.supervisor.status import SinkState, SinkStatus, TableStatus
 
@@ -42,7 +42,7 @@ class SinkRunner(threading.Thread):
         self.source_id = pipeline.source_id
         self._spark, self._document, self._connector = spark, pipeline, connector
         self._layout = Layout(platform.data_dir)
-        self._backoff = Backoff(platform.retry)
+        self._backoff = Backoff(*platform.retry.seconds())
         self._halt = threading.Event()
         self._query: Query | None = None
         self._target: int | None = None

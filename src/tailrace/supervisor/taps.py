@@ -12,12 +12,12 @@ import sys
 import time
 from typing import Any
 
+from tailrace.backoff import Backoff
 from tailrace.capture.tap import Request
 from tailrace.changelog import LogReader
 from tailrace.config import Model, Secret
 from tailrace.errors import LogError, SetupError, SourceError, TailraceError
 from tailrace.spec import Platform
-from tailrace.supervisor.backoff import Backoff
 from tailrace.supervisor.layout import Layout
 from tailrace.supervisor.status import TapStatus
 
@@ -33,7 +33,7 @@ class TapProcess:
         self._kind, self._source, self._platform = kind, source, platform
         self._layout = Layout(platform.data_dir)
         self._process: subprocess.Popen[bytes] | None = None
-        self._backoff = Backoff(platform.retry)
+        self._backoff = Backoff(*platform.retry.seconds())
         self._restarts = -1
         self._started = 0.0
         self._next_start = 0.0

@@ -20,7 +20,6 @@ from tailrace.capture.postgres.kernel import WAL_HEADER, Stop
 from tailrace.capture.postgres.patterns import TablePatterns
 from tailrace.capture.postgres.relations import Relations
 from tailrace.capture.postgres.rows import Rows
-from tailrace.capture.postgres.warm import warm
 from tailrace.contracts import Capture, LogState
 from tailrace.errors import SourceError
 from tailrace.schema import SchemaBook, TableSchema
@@ -59,7 +58,6 @@ class PostgresStream:
         self._group_commit_s = group_commit_s
         # The arena, the frame made of it and its serialised form are alive at once.
         self._rows = Rows(min(MAX_ARENA_BYTES, max(MIN_ARENA_BYTES, memory_bytes // 4)))
-        warm(self._rows)
         self._patterns = TablePatterns(config.tables)
         self._catalog = PostgresCatalog(config.conninfo())
         self._rows.load_decoder(Relations("", SchemaBook(), self._catalog, self._patterns.match))

@@ -50,8 +50,7 @@ class FileSink(Sink):
     compression: Annotated[Codec, Field(description="Codec of Parquet files.")] = "zstd"
     roll: Annotated[Roll, Field(description="When files are closed and made visible.")] = Roll()
 
-    @property
-    def columns(self) -> tuple[str, ...]:  # type: ignore[override]  # what tasks need depends on the format
+    def columns(self) -> tuple[str, ...]:
         if self.format == "jsonl":
             return _ROUTING
         return (*(name for name in CHANGES.names if name != "lane"), "event_id")

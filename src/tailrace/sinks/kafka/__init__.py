@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
@@ -80,8 +80,6 @@ class KafkaSink(Sink):
     `sasl.mechanism`, `sasl.username`, `sasl.password` and so on. No text in `client_conf` is ever shown.
     """
 
-    columns: ClassVar[tuple[str, ...]] = ("seq", "schema", "table", "key", "position")
-
     brokers: Annotated[
         str | tuple[str, ...],
         Field(min_length=1, description="Where to find the cluster.", examples=["localhost:9092"]),
@@ -108,6 +106,9 @@ class KafkaSink(Sink):
         Field(description="Settings of librdkafka, applied last.", examples=[{"linger.ms": 20}]),
         AfterValidator(_safe_settings),
     ] = Field(default_factory=dict)
+
+    def columns(self) -> tuple[str, ...]:
+        return ("seq", "schema", "table", "key", "position")
 
     def routes(self) -> dict[str, str]:
         routes = {} if self.static_topic() is not None else {"topic": self.topic}

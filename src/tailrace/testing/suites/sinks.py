@@ -92,7 +92,7 @@ def batch_for(sink: Sink, changes: Iterable[Change]) -> pa.RecordBatch:
     """The Arrow batch that the query would give the sink's writer."""
     rows = [change.row() for change in changes]
     types = {field.name: field.type for field in CHANGES} | {"event_id": pa.string(), "value": pa.string()}
-    names = [*sink.columns, *(["value"] if sink.wants_value() else [])]
+    names = [*sink.columns(), *(["value"] if sink.wants_value() else [])]
     columns = {name: pa.array([row[name] for row in rows], types[name]) for name in names}
     for name, template in sink.routes().items():
         columns[name] = pa.array([_filled(template, row) for row in rows], pa.string())

@@ -5,14 +5,20 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from tailrace.spec import Retry
+_DOUBLINGS = 32
 
 
 class Backoff:
     """The waits of one thing that is retried; `reset` after it worked."""
 
-    def __init__(self, retry: Retry, chance: Callable[[float, float], float] = random.uniform) -> None:
-        self._retry = retry
+    def __init__(
+        self,
+        initial_s: float,
+        max_s: float,
+        jitter: float,
+        chance: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._initial_s, self._max_s, self._jitter = initial_s, max_s, jitter
         self._chance = chance
         self._tries = 0
 
@@ -21,7 +27,6 @@ class Backoff:
 
     def next(self) -> float:
         """Seconds to wait now."""
-        longest = self._retry.max.total_seconds()
-        wait = min(longest, self._retry.initial.total_seconds() * float(2 ** min(self._tries, 32)))
+        wait = min(self._max_s, self._initial_s * 2.0 ** min(self._tries, _DOUBLINGS))
         self._tries += 1
-        return wait * (1 + self._chance(-self._retry.jitter, self._retry.jitter))
+        return wait * (1 + self._chance(-self._jitter, self._jitter))
