@@ -72,7 +72,7 @@ def _run_on_standard_table(
             measured = Throughput(stage, table, road, alone="tap" in names, profiler=profiler)
             report.add(*measured.run(options.rows, options.passes))
         if pipeline is not None and "latency" in names:
-            report.add(*latency(pipeline, options.seconds))
+            report.add(*latency(pipeline, options.seconds, options.warm_up))
         if pipeline is not None and "idle" in names:
             report.add(*idle(pipeline, options.seconds))
 
@@ -95,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--all", action="store_true", help=f"those that take minutes too: {', '.join(LONG)}")
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of a throughput pass (%(default)s)")
     parser.add_argument("--passes", type=int, default=2, help="throughput passes; the best counts (%(default)s)")
+    parser.add_argument("--warm-up", type=float, default=30.0, help="seconds before latency's window (%(default)s)")
     parser.add_argument("--seconds", type=float, default=20.0, help="window of latency and idle (%(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
     parser.add_argument("--profile", action="store_true", help="say where the CPU time goes; slows what it measures")

@@ -44,17 +44,17 @@ class Workload(threading.Thread):
             time.sleep(max(0.0, began + (number + 1) / TRANSACTIONS_PER_S - time.monotonic()))
 
 
-def latency(pipeline: Pipeline, seconds: float) -> tuple[list[Measurement], list[Bar]]:
-    """Commit to consumer, for what was committed in `seconds` after a warm-up of half that."""
-    say(f"latency: {TRANSACTIONS_PER_S} transactions/s of {ROWS} rows for {seconds * 1.5:g} s")
+def latency(pipeline: Pipeline, seconds: float, warm_up: float) -> tuple[list[Measurement], list[Bar]]:
+    """Commit to consumer, for what was committed in `seconds` after `warm_up` seconds of the same."""
+    say(f"latency: {TRANSACTIONS_PER_S} transactions/s of {ROWS} rows for {warm_up + seconds:g} s")
     consumer = _consumer_at_the_end(pipeline)
-    workload = Workload(pipeline.table, seconds * 1.5)
+    workload = Workload(pipeline.table, warm_up + seconds)
     began = time.time()
     with Meter(pipeline.roles()) as meter:
         workload.start()
         seen = _consume(consumer, workload)
     consumer.close()
-    window = [arrived - at for at, arrived in seen if at >= (began + seconds / 2) * 1e6]
+    window = [arrived - at for at, arrived in seen if at >= (began + warm_up) * 1e6]
     cuts = quantiles((each / 1000 for each in window), n=100)
     p50, p99 = cuts[49], cuts[98]
     more = {"p50_ms": round(p50, 1), "p99_ms": round(p99, 1), "max_ms": round(max(window) / 1000, 1)}

@@ -291,7 +291,7 @@ class TestPlatform:
         assert platform.log.retention.max_age == timedelta(days=7)
         assert (platform.log.segment_bytes, platform.log.group_commit) == (
             64_000_000,
-            timedelta(milliseconds=50),
+            timedelta(milliseconds=20),
         )
         assert platform.tap.memory_bytes == 64 * 1024**2
         assert (platform.retry.initial, platform.retry.max) == (timedelta(seconds=1), timedelta(seconds=60))

@@ -25,6 +25,9 @@ DEFAULTS: Mapping[str, str] = {
     "spark.app.name": "tailrace",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    "spark.ui.liveUpdate.period": "-1",
+    # Few cores and short-lived garbage: collecting in parallel pauses costs less than collecting beside the work.
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     "spark.log.level": "WARN",
     "spark.sql.session.timeZone": "UTC",
     # Small batches: planning adaptively costs more than the batch.

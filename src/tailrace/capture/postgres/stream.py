@@ -31,6 +31,9 @@ READ_BYTES = 512 << 10
 FLOOD_BYTES = 1 << 20
 """More than this in one group commit is a flood, which is synced less often: a sync costs as much as a megabyte."""
 FRAME_BYTES = 8 << 20
+STREAMING_BYTES = 8 << 10
+GATHER_S = 0.004
+"""While that much comes at once, a little more is let gather: waking up for every packet costs more than decoding."""
 MIN_ARENA_BYTES = 1 << 20
 MAX_ARENA_BYTES = 1 << 30
 """A frame's text columns have 32-bit offsets."""
@@ -96,6 +99,8 @@ class PostgresStream:
             self._report(stream)
             if not more:
                 yield Capture(None, None)  # a breath: the tap looks after status and retention
+                if len(data) >= STREAMING_BYTES:
+                    time.sleep(GATHER_S)
                 stream.wait(self._patience())
         yield from self._finished()
         self._report(stream, now=True)

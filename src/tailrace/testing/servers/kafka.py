@@ -92,7 +92,7 @@ class KafkaBroker(Server):
 
     def _format(self, properties: Path) -> None:
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        tool = ["kafka.tools.StorageTool", "format", "--cluster-id", cluster, "--config", str(properties)]
+        tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "--config", str(properties)]
         done = subprocess.run(self._java(*tool), capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise SetupError(
