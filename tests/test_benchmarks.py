@@ -41,7 +41,7 @@ def test_the_whole_road_is_measured_on_the_same_wal(tmp_path: Path) -> None:
         "idle",
     ]
     assert [measured[name]["rows"] for name in ("pg_recvlogical", "tap", "road")] == [2000, 2000, 2000]
-    assert measured["latency"]["rows"] == 200 * 5 * 1.5
+    assert measured["latency"]["rows"] == 200 * 5 * 2
     assert 0 < measured["latency"]["more"]["p50_ms"] <= measured["latency"]["more"]["p99_ms"]
     roles = {"tap", "driver", "spark jvm", "spark workers", "broker", "walsender"}
     assert roles <= measured["road"]["usage"]["cpu_s"].keys()
