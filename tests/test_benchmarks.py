@@ -29,6 +29,7 @@ def bench(folder: Path, *arguments: str) -> dict[str, Any]:
     return results
 
 
+@pytest.mark.soak
 def test_the_whole_road_is_measured_on_the_same_wal(tmp_path: Path) -> None:
     sizes = ("--rows", "2000", "--passes", "1", "--seconds", "1", "--warm-up", "1")
     results = bench(tmp_path, "tap", "road", "latency", "idle", *sizes)
