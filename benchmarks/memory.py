@@ -29,10 +29,10 @@ def memory(stage: Stage, rows: int) -> tuple[list[Measurement], list[Bar]]:
 def _measure(stage: Stage, table: Table, rows: int) -> Measurement:
     with running_tap(stage, f"memory_{rows}", table) as tap:
         say(f"memory: writing one transaction of {rows:,} rows")
-        table.write(rows, per_transaction=rows)
         sender = stage.walsender(tap.slot)
         assert sender is not None
         with Meter(tap.roles() | {sender.pid: "walsender"}) as meter:
+            table.write(rows, per_transaction=rows)
             until(lambda: tap.rows() >= rows, f"{rows} rows in the log", seconds=1800)
         say(f"memory: the tap's largest size was {meter.usage().peak_mib['tap']:.0f} MiB")
         return Measurement(f"memory {rows:,}", rows, meter.usage())

@@ -75,7 +75,7 @@ class Meter:
             peak[role] = max(peak.get(role, 0.0), self._peak.get(pid, 0.0))
         other = max(0.0, self._busy - sum(cpu.values())) / self._wall
         rounded = {role: round(seconds, 2) for role, seconds in sorted(cpu.items())}
-        return Usage(round(self._wall, 3), rounded, {role: round(peak[role], 1) for role in rounded}, round(other, 2))
+        return Usage(self._wall, rounded, {role: round(peak[role], 1) for role in rounded}, round(other, 2))
 
     def _sample(self) -> None:
         count = 0

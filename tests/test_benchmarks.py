@@ -29,7 +29,6 @@ def bench(folder: Path, *arguments: str) -> dict[str, Any]:
     return results
 
 
-@pytest.mark.soak
 def test_the_whole_road_is_measured_on_the_same_wal(tmp_path: Path) -> None:
     sizes = ("--rows", "2000", "--passes", "1", "--seconds", "1", "--warm-up", "1")
     results = bench(tmp_path, "tap", "road", "latency", "idle", *sizes)
@@ -74,6 +73,14 @@ def test_a_meter_sees_the_cpu_time_of_a_role() -> None:
     assert usage.cpu_s["burner"] >= 0.25
     assert usage.cpu_s["burner"] <= usage.wall_s + 0.05
     assert usage.peak_mib["burner"] > 1
+
+
+def test_a_measurement_may_be_shorter_than_a_millisecond() -> None:
+    with Meter({}) as meter:
+        pass
+    found = Measurement("pg_recvlogical", 2000, meter.usage())
+    assert found.rows_per_s > 0
+    assert json.loads(Report(1, [found]).as_json())["measurements"][0]["usage"]["wall_s"] > 0
 
 
 def test_the_best_of_several_passes_counts() -> None:

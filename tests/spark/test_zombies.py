@@ -81,7 +81,8 @@ def test_nothing_is_delivered_after_the_driver_dies(road: Road) -> None:
 
 
 def test_nothing_is_delivered_after_the_jvm_dies(road: Road) -> None:
-    road.daemon().suspend()
+    road.daemon().suspend()  # it cannot end its workers itself
+    psutil.Process(road.driver.pid).suspend()  # nor can the driver, which would end without its JVM
     assert_silence(road, road.jvm().pid)
 
 

@@ -1,8 +1,13 @@
 """A driver to be killed: delivers a log slowly, starts again when a batch fails, ends when all is
-delivered."""
+delivered.
+
+Two things that happen by chance elsewhere happen always here. It adopts orphans: without it the kernel hangs up on
+a stopped process group that has lost its parent, and so ends workers by itself. And Spark takes seconds to
+end the worker of an abandoned task."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import time
@@ -18,9 +23,13 @@ from tailrace.spark.query import start_query  # noqa: E402
 from tailrace.spark.session import open_session  # noqa: E402
 from tests.spark.sinks import LinesSink  # noqa: E402
 
+PR_SET_CHILD_SUBREAPER = 36
+
 
 def main(directory: Path) -> None:
-    spark = open_session(directory / "spark.log", master="local[2]")
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    slow_to_kill = {"spark.python.task.killTimeout": "8s"}
+    spark = open_session(directory / "spark.log", master="local[2]", conf=slow_to_kill)
     end = LogReader(directory / "log").end
     for attempt, pause_s in (("1", 0.005), ("2", 0.0)):
         sink = LinesSink(id="lines", directory=str(directory / "out"), pause_s=pause_s)
