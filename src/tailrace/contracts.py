@@ -15,7 +15,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from tailrace.config import Envelope, Model, NativeEnvelope
-from tailrace.schema import TableSchema
+from tailrace.schema import SchemaBook, TableSchema
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,73 @@ class Frame:
 
 
 @dataclass(frozen=True)
+class ChunkId:
+    """A piece of a table in a run of a snapshot."""
+
+    run: str
+    schema: str
+    table: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What a chunk has of its table: keys above `low` up to `high` (None: no bound), or just `keys`, or the `whole` of
+    a table without a key; of that, what fulfils `filter`, which is SQL. Keys are texts the database reads back."""
+
+    low: tuple[str, ...] | None = None
+    high: tuple[str, ...] | None = None
+    keys: tuple[str, ...] = ()
+    whole: bool = False
+    filter: str | None = None
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Extent:
+        low, high = (tuple(data[name]) if data[name] is not None else None for name in ("low", "high"))
+        return cls(low, high, tuple(data["keys"]), data["whole"], data["filter"])
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A chunk that was read: its rows in `file`, and what decides where the log may take them in.
+
+    The log must have passed the position `after`, behind everything the read saw. `seen` says which transactions that
+    was. `reset`: the rows replace all there is of the table.
+    """
+
+    chunk: ChunkId
+    file: str
+    rows: int
+    bytes: int
+    after: str
+    seen: str
+    schema: TableSchema
+    at_us: int
+    reset: bool
+    keys: tuple[str, ...]
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Staged:
+        made = {
+            "chunk": ChunkId(**data["chunk"]),
+            "schema": TableSchema.from_dict(data["schema"]),
+            "keys": tuple(data["keys"]),
+        }
+        return cls(**{**data, **made})
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """That a chunk is in the log. Keys in `owed` have columns whose values are not in the log yet and must be
+    read again; those in `paid` were owed before and no longer are."""
+
+    chunk: ChunkId
+    rows: int
+    owed: tuple[str, ...] = ()
+    paid: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Capture:
     """What a source yields: whole transactions with the position to resume after them, or a part of a
     transaction that is still open (`resume` is None), which stays invisible until its end is appended."""
@@ -73,14 +140,16 @@ class Capture:
     resume: Mapping[str, str] | None
     schemas: tuple[TableSchema, ...] = ()
     xids: tuple[int, int] | None = None
+    admitted: Admitted | None = None
 
 
 @dataclass(frozen=True)
 class LogState:
-    """Where a log stands, for the source that continues it."""
+    """Where a log stands, for the source that continues it. Whoever appends takes the ids of table versions from
+    `book`."""
 
     resume: Mapping[str, str] | None
-    schemas: tuple[TableSchema, ...]
+    book: SchemaBook
 
 
 class Source(Protocol):

@@ -50,6 +50,15 @@ class SchemaBook:
         self._by_print = {schema.fingerprint: schema for schema in known}
         self._next = max((schema.id for schema in known), default=-1) + 1
 
+    @property
+    def versions(self) -> tuple[TableSchema, ...]:
+        """Every version, oldest first."""
+        return tuple(self._by_print.values())
+
+    def ids(self, schema: str, table: str) -> frozenset[int]:
+        """The ids of all versions of a table."""
+        return frozenset(each.id for each in self.versions if (each.schema, each.table) == (schema, table))
+
     def enter(self, schema: TableSchema) -> TableSchema:
         """`schema` with its id: the known one where the content is equal, a fresh one otherwise."""
         found = self._by_print.get(schema.fingerprint)

@@ -87,7 +87,7 @@ def test_state_survives_a_reopen(write: Write) -> None:
     writer.close()
     again = write()
     assert again.state().resume == {"lsn": "0/2"}
-    assert again.state().schemas == (ITEMS,)
+    assert again.state().book.versions == (ITEMS,)
     assert again.end == 2
 
 
@@ -129,7 +129,7 @@ def test_a_rolled_back_transaction_leaves_nothing(path: Path, write: Write) -> N
     writer = write()
     writer.append(capture([insert(n) for n in range(10)], open_end=True))
     writer.rollback()
-    assert writer.state().schemas == ()
+    assert writer.state().book.versions == ()
     writer.append(capture([insert(99)], first_xid=4))
     assert values(changes(path)) == ['{"id":99,"v":"x"}']
 

@@ -18,8 +18,11 @@ from typing import Any
 
 from tailrace import lifeline
 from tailrace.backoff import Backoff
+from tailrace.capture.snapshots import Admissions
 from tailrace.changelog import Bounds, LogWriter, Verdict, enforce
 from tailrace.contracts import Source
+from tailrace.control import Store
+from tailrace.control.ledger import Ledger
 from tailrace.errors import Action, LogError, SourceError, TailraceError, decide
 from tailrace.registry import SOURCES
 
@@ -35,6 +38,7 @@ class Request:
     type: str
     config: dict[str, Any]
     log_path: str
+    store_path: str
     status_path: str
     parent: int
     memory_bytes: int
@@ -62,6 +66,8 @@ class Tap:
     def __init__(self, request: Request) -> None:
         self._request = request
         self._source: Any = None
+        self._admissions: Admissions | None = None
+        self._ledger = Ledger(Store(Path(request.store_path)))
         self._stopping = False
         self._backoff = Backoff(request.retry_initial_s, request.retry_max_s, request.retry_jitter)
         self._last_retention = 0.0
@@ -92,6 +98,7 @@ class Tap:
         ) as log:
             model = SOURCES.load(request.type).model_validate(request.config)
             self._source = model.open(request.memory_bytes, request.group_commit_s)  # type: ignore[attr-defined]
+            self._admissions = Admissions(self._ledger, model, log)  # type: ignore[arg-type]
             if self._stopping:
                 return
             try:
@@ -102,8 +109,11 @@ class Tap:
                 self._source.close()
 
     def _between(self) -> None:
-        """After each append: status, retention, and the wait while the log is full of what sinks still need."""
+        """After each append: chunks of snapshots, status, retention, and the wait while the log is full of what sinks
+        still need."""
         self._backoff.reset()
+        if self._admissions is not None:
+            self._admissions.tick(self._source.settled())
         now = time.monotonic()
         if now >= self._last_status + STATUS_S:
             self._publish("running")

@@ -15,6 +15,7 @@ from typing import Any
 
 from tailrace.change import LANES
 from tailrace.changelog.storage import Directory
+from tailrace.contracts import Admitted, ChunkId
 from tailrace.errors import LogError
 from tailrace.schema import TableSchema
 
@@ -61,6 +62,8 @@ class Line:
     """Rows of the transaction that its first frames were written for before its end was known; 0: none."""
     ordered: bool = False
     """A change in it concerns all keys of a table (truncate …): its rows must be delivered in `seq` order."""
+    admitted: Admitted | None = None
+    """The chunk of a snapshot that its rows are."""
 
     @property
     def end(self) -> int:
@@ -119,6 +122,8 @@ class Tail:
     file: str | None = None
     offset: int = 0
     epoch: int = 0
+    line_start: int = 0
+    """Where the entry yielded last begins in `file`; it ends at `offset`."""
 
     def entries(self) -> Iterator[Entry]:
         """Valid new entries in order, crossing to newer manifest files; stops at an unfinished line."""
@@ -136,7 +141,7 @@ class Tail:
             entry = decode(line[:-1]) if line.endswith(b"\n") else None
             if entry is None:
                 return
-            self.offset += len(line)
+            self.line_start, self.offset = self.offset, self.offset + len(line)
             if entry.epoch < self.epoch:
                 continue
             self.epoch = entry.epoch
@@ -194,6 +199,10 @@ def _build(kind: str, fields: dict[str, Any]) -> Entry:
         fields["schemas"] = tuple(TableSchema.from_dict(schema) for schema in fields["schemas"])
     if "frames" in fields:
         fields["frames"] = tuple(_frame(*values) for values in fields["frames"])
+    if "admitted" in fields:
+        admitted = fields["admitted"]
+        chunk = ChunkId(**admitted["chunk"])
+        fields["admitted"] = Admitted(chunk, admitted["rows"], tuple(admitted["owed"]), tuple(admitted["paid"]))
     for name in ("tables", "xids"):
         if fields.get(name) is not None:
             fields[name] = tuple(fields[name])

@@ -238,6 +238,15 @@ def head(path: str | os.PathLike[str]) -> int:
     return 0
 
 
+def admissions(storage: Directory, since: int) -> Iterator[Line]:
+    """The lines at or after offset `since` that took a chunk of a snapshot in."""
+    headers = [(name, manifest.header_of(storage, name)) for name in storage.list(manifest.FOLDER)]
+    before = [name for name, header in headers if header is not None and header.base <= since]
+    for entry in manifest.Tail(storage, file=before[-1] if before else None).entries():
+        if isinstance(entry, Line) and entry.admitted is not None and entry.end >= since:
+            yield entry
+
+
 def _replaced(storage: Directory, what: str) -> LogError:
     return LogError(
         "log.replaced",

@@ -15,7 +15,7 @@ from tailrace.changelog.manifest import Claim, FrameRef, Header, Line
 from tailrace.changelog.storage import Directory
 from tailrace.contracts import Capture, Frame, LogState
 from tailrace.errors import LogError
-from tailrace.schema import TableSchema
+from tailrace.schema import SchemaBook, TableSchema
 
 SEGMENTS = "segments"
 SEGMENT_BYTES = 64 << 20
@@ -57,10 +57,16 @@ class LogWriter:
         except BaseException:
             self.close()
             raise
+        self.book = SchemaBook(tuple(self._schemas.values()))
 
     def state(self) -> LogState:
         """Where capture continues: the last durable position and every schema version known."""
-        return LogState(self._resume, tuple(self._schemas.values()))
+        return LogState(self._resume, self.book)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether parts of an open transaction are written: only more of it may be appended now."""
+        return bool(self._staged)
 
     def append(self, capture: Capture) -> int:
         """Make `capture` durable and return the log's next offset.
@@ -82,6 +88,7 @@ class LogWriter:
         self._staged, self._staged_rows = [], 0
         for schema in self._line_schemas:
             del self._schemas[schema.id]
+        self.book = SchemaBook(tuple(self._schemas.values()))
         self._start_line()
 
     def close(self) -> None:
@@ -108,6 +115,7 @@ class LogWriter:
             xids=capture.xids,
             spilled_tx_rows=_spilled_rows(refs, frame),
             ordered=self._line_ordered,
+            admitted=capture.admitted,
         )
         self._put(line)
         self.end, self._resume = line.end, line.resume

@@ -36,7 +36,7 @@ SNAPSHOTS = (
         schema_name TEXT NOT NULL,
         table_name TEXT NOT NULL,
         number INTEGER NOT NULL,
-        bounds TEXT NOT NULL,
+        extent TEXT NOT NULL,
         state TEXT NOT NULL,
         attempts INTEGER NOT NULL DEFAULT 0,
         staged TEXT,

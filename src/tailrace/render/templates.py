@@ -17,9 +17,10 @@ from tailrace.config import Reference, parse_template
 from tailrace.contracts import Delivery
 from tailrace.errors import ConfigError
 
-_LSN_DIGITS = "concat(substring_index(position, '/', 1), lpad(substring_index(position, '/', -1), 8, '0'))"
+_LSN = "substring_index(position, '#', 1)"
+_LSN_DIGITS = f"concat(substring_index({_LSN}, '/', 1), lpad(substring_index({_LSN}, '/', -1), 8, '0'))"
 LSN_SQL = f"conv({_LSN_DIGITS}, 16, 10)"
-"""PostgreSQL's position `X/Y` as the decimal number Debezium calls `lsn`."""
+"""PostgreSQL's position `X/Y` (of a snapshot's row `X/Y#chunk`) as the decimal number Debezium calls `lsn`."""
 
 
 def route_column(template: str, delivery: Delivery, connector: str) -> Column:

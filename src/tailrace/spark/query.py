@@ -139,7 +139,11 @@ class Query:
         own = own_source(self.name)
         spark.dataSource.register(own)
         source = spark.readStream.format(own.name()).options(**self._options().as_text()).load()
-        writer = source.writeStream.queryName(self.name).option("checkpointLocation", str(self._checkpoint.path))
+        writer = (
+            source.select(*self._rendered())
+            .writeStream.queryName(self.name)
+            .option("checkpointLocation", str(self._checkpoint.path))
+        )
         self._stream = writer.foreachBatch(self._run).start()
 
     def progress(self) -> Progress:
@@ -233,7 +237,7 @@ class Query:
             frame = self._by_value(frame, span, self._flow.sharding.key)
         given = tuple(name for name in self._columns if name not in COUNTED or name in self._sink.columns())
         task = WriteTask(self._sink, self._delivery, span, given, self._writing)
-        outcomes = frame.select(*self._columns.values()).mapInArrow(task, OUTCOME_DDL).collect()
+        outcomes = frame.mapInArrow(task, OUTCOME_DDL).collect()
         for outcome in outcomes:
             if outcome.error:
                 raise unpack(outcome.error)
@@ -242,6 +246,11 @@ class Query:
             for number, fields in json.loads(outcome.counts).items():
                 counts.setdefault(int(number), Count()).add(Count(**fields))
         return [outcome.receipt for outcome in outcomes], counts
+
+    def _rendered(self) -> list[Column]:
+        """What a batch consists of. Part of the streaming plan, so that it is analysed once and not in every batch."""
+        needed = ("seq",) if self._flow.sharding.key is None else ("seq", "before", "after")
+        return [*self._columns.values(), *(F.col(name) for name in needed if name not in self._columns)]
 
     def _by_value(self, frame: DataFrame, span: Span, key: str) -> DataFrame:
         """All rows of one value into one task, in order. A range that must stay whole (a truncate) does."""

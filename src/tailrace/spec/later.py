@@ -32,7 +32,6 @@ SOURCE: Mapping[str, Today] = {
     "postgres": {
         "on_schema_drift": (),
         "outbox": (),
-        "snapshot": ({"mode": "never"},),
         "start_position": (),
     }
 }

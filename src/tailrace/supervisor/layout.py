@@ -12,6 +12,8 @@ class Layout:
     logs/SOURCE/                 the change log
     taps/SOURCE.{json,log}       the tap's status and what it printed
     pipelines/NAME/SINK/         a query's checkpoint
+    control.db                   the control store
+    staged/SOURCE/               chunks of snapshots, until the log has them
     spark.log                    what Spark printed
     """
 
@@ -31,6 +33,13 @@ class Layout:
 
     def sink(self, pipeline: str, sink: str) -> Path:
         return self.pipeline(pipeline) / sink
+
+    @property
+    def store(self) -> Path:
+        return self.root / "control.db"
+
+    def staged(self, source: str) -> Path:
+        return self.root / "staged" / source
 
     @property
     def spark_log(self) -> Path:

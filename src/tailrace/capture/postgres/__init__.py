@@ -11,7 +11,9 @@ from pydantic import Field
 from tailrace.config import Dsn, Model, Secret
 
 if TYPE_CHECKING:
+    from tailrace.capture.postgres.snapshot.visibility import Visibility
     from tailrace.capture.postgres.stream import PostgresStream
+    from tailrace.contracts import ChunkId, Extent, Staged
 
 _NAME_LENGTH = 63
 
@@ -26,6 +28,21 @@ class Tls(Model):
     root_cert: Annotated[Path | None, Field(description="Certificate authorities to trust (sslrootcert).")] = None
     cert: Annotated[Path | None, Field(description="Client certificate (sslcert).")] = None
     key: Annotated[Path | None, Field(description="Key of the client certificate (sslkey).")] = None
+
+
+class Snapshot(Model):
+    """Rows that were there before the stream: read in chunks, beside the stream, without locks."""
+
+    mode: Annotated[
+        Literal["initial", "always", "never", "when_needed", "no_data"],
+        Field(
+            description="`initial`: each table once. `always`: at every start. `when_needed`: as `initial`, and all "
+            "tables anew where the position at the source is lost. `no_data`: the tables' schemas only."
+        ),
+    ] = "initial"
+    chunk_size: Annotated[int, Field(ge=1, description="Rows of a chunk.", examples=[50_000])] = 10_000
+    max_parallel_tables: Annotated[int, Field(ge=1, description="Tables read at a time, at most.")] = 8
+    max_parallel_chunks: Annotated[int, Field(ge=1, description="Chunks read at a time, at most.")] = 4
 
 
 class PostgresSource(Model):
@@ -80,6 +97,10 @@ class PostgresSource(Model):
         ),
     ] = None
 
+    snapshot: Annotated[
+        Snapshot, Field(description="Rows from before the stream. Absent: none are read (`mode: never`).")
+    ] = Snapshot(mode="never")
+
     @property
     def connector(self) -> str:
         """How envelopes name this kind of source."""
@@ -123,6 +144,32 @@ class PostgresSource(Model):
         from tailrace.capture.postgres.messages import lsn_number
 
         return lsn_number(position) >= lsn_number(other)
+
+    def snapshot_tables(self) -> list[tuple[str, str, int | None]]:
+        """(schema, table, estimated rows) of every captured table."""
+        from tailrace.capture.postgres.snapshot.plan import tables
+
+        return tables(self)
+
+    def plan_chunks(self, schema: str, table: str, after: Extent | None, size: int, count: int) -> list[Extent]:
+        """The next chunks of a table; fewer than `count` where they are the last."""
+        from tailrace.capture.postgres.snapshot.plan import plan
+        from tailrace.capture.postgres.snapshot.read import opened
+
+        with opened(self, schema, table) as (connection, described):
+            return plan(connection, described, after, size, count)
+
+    def read_chunk(self, chunk: ChunkId, extent: Extent, folder: Path) -> Staged:
+        """Read a chunk into a file in `folder`. Runs where the data is wanted: in a Spark task."""
+        from tailrace.capture.postgres.snapshot.read import read
+
+        return read(self, chunk, extent, folder)
+
+    def sight(self, seen: str) -> Visibility:
+        """What a chunk's read saw, from the text it was staged with."""
+        from tailrace.capture.postgres.snapshot.visibility import Visibility
+
+        return Visibility.parse(seen)
 
     def _default_name(self) -> str:
         return ("tailrace_" + re.sub(r"[^a-z0-9_]", "_", self.id.lower()))[:_NAME_LENGTH]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,21 +159,29 @@ class PostgresCatalog:
     def _run(self, action: Callable[[psycopg.Connection[TupleRow]], Any]) -> Any:
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._dsn)
-        try:
+        with refused():
             return action(self._connection)
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise SetupError(
-                "source.privilege", redact(str(error).strip()), hint="grant the role what the message names"
-            ) from error
-        except psycopg.OperationalError as error:
-            raise SourceError(
-                "source.disconnected",
-                f"the database connection broke: {redact(str(error).strip())}",
-                hint="it is retried",
-            ) from error
-        except psycopg.Error as error:
-            raise SourceError(
-                "source.refused",
-                f"the database refused: {redact(str(error).strip())}",
-                hint="see the server's log",
-            ) from error
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """What the database said no to, as an error of ours."""
+    try:
+        yield
+    except psycopg.errors.InsufficientPrivilege as error:
+        text = redact(str(error).strip())
+        security = "row-level security" in text
+        hint = "ALTER ROLE … BYPASSRLS, or read as the table's owner" if security else "grant the role what it names"
+        raise SetupError("source.privilege", text, hint=hint) from error
+    except psycopg.OperationalError as error:
+        raise SourceError(
+            "source.disconnected",
+            f"the database connection broke: {redact(str(error).strip())}",
+            hint="it is retried",
+        ) from error
+    except psycopg.Error as error:
+        raise SourceError(
+            "source.refused",
+            f"the database refused: {redact(str(error).strip())}",
+            hint="see the server's log",
+        ) from error

@@ -59,7 +59,7 @@ XID, COMMIT_LSN, TS_US, ORDINAL, IN_TX = (int(S(i)) for i in range(5))
 ROWS, ARENA, TXS, DONE_ROWS, DONE_ARENA, DONE_TXS = (int(S(i)) for i in range(5, 11))
 END_LSN, ORIGIN, NEED = (int(S(i)) for i in range(11, 14))
 END, LOOK, FULL, UNKNOWN = (int(stop) for stop in Stop)
-CREATE, UPDATE, DELETE = (OPS.index(op) for op in "cud")
+CREATE, UPDATE, DELETE, READ = (OPS.index(op) for op in "cudr")
 
 KEY, BEFORE, AFTER, UNCHANGED, HEADERS, SPANS = range(6)
 """Columns of `spans`: where each text of a row begins; one ends where the next begins."""
@@ -495,3 +495,99 @@ def text_size(spans, column, count):
     for r in range(count):
         total += spans[r, column + 1] - spans[r, column]
     return total
+
+
+@njit(cache=True, nogil=True)
+def decode_copy(buf, first, end, state, rel, cols, names, arena, origin, rows, lanes, spans):
+    """Whole lines of COPY's text format as rows of the only relation; returns (stop, next byte).
+
+    Escapes are resolved in place: what was read is overwritten.
+    """
+    tags = np.empty((2, 1664), dtype=np.uint8)
+    at = np.empty((2, 1664), dtype=np.int64)
+    sizes = np.empty((2, 1664), dtype=np.int64)
+    named = 256
+    for c in range(rel[0, 2]):
+        named += 2 * (cols[c, 6] + 48)
+    p = first
+    while p < end:
+        line = p
+        while buf[line] != 10:
+            line += 1
+        if state[ROWS] + 2 > len(rows):
+            return FULL, p
+        need = named + 2 * room(buf, p, line - p)
+        if state[ARENA] + need > len(arena):
+            state[NEED] = need
+            return FULL, p
+        _fields(buf, p, line, tags[1], at[1], sizes[1])
+        _row(
+            buf,
+            READ,
+            np.uint8(0),
+            0,
+            rel[0, 2],
+            state,
+            rel,
+            0,
+            cols,
+            names,
+            arena,
+            origin,
+            rows,
+            lanes,
+            spans,
+            tags,
+            at,
+            sizes,
+            False,
+        )
+        p = line + 1
+    return END, p
+
+
+@njit(cache=True, nogil=True)
+def _fields(buf, p, end, tags, at, sizes):
+    """Split a line at its tabs and resolve each field's escapes where it stands."""
+    c = 0
+    w = p
+    at[0] = p
+    tags[0] = TEXT
+    while p < end:
+        byte = buf[p]
+        if byte == 9:
+            sizes[c] = w - at[c]
+            c += 1
+            w = p + 1
+            at[c] = w
+            tags[c] = TEXT
+        elif byte == 92:
+            p += 1
+            byte = buf[p]
+            if byte == 78:  # a null
+                tags[c] = NULL
+            else:
+                buf[w] = _unescaped(byte)
+                w += 1
+        else:
+            buf[w] = byte
+            w += 1
+        p += 1
+    sizes[c] = w - at[c]
+
+
+@njit(cache=True, nogil=True)
+def _unescaped(byte):
+    if byte == 98:
+        return np.uint8(8)
+    if byte == 102:
+        return np.uint8(12)
+    if byte == 110:
+        return np.uint8(10)
+    if byte == 114:
+        return np.uint8(13)
+    if byte == 116:
+        return np.uint8(9)
+    if byte == 118:
+        return np.uint8(11)
+    return byte

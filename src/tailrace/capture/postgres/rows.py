@@ -89,6 +89,25 @@ class Rows:
         )
         return Stop(stop), int(following)
 
+    def decode_copy(self, lines: bytearray, first: int, relations: Relations) -> tuple[Stop, int]:
+        """Rows of the only relation from whole lines of COPY's text format, from byte `first` on; overwrites them."""
+        data = np.frombuffer(lines, dtype=np.uint8)
+        stop, following = kernel.decode_copy(
+            data,
+            first,
+            len(lines),
+            self.state,
+            relations.rel,
+            relations.cols,
+            relations.names,
+            self.arena,
+            self._origin,
+            self.rows,
+            self.lanes,
+            self.spans,
+        )
+        return Stop(stop), int(following)
+
     def load_decoder(self, relations: Relations) -> None:
         """Compile the decoder, or take it from the cache, now and not while a server waits for an answer."""
         self.decode(np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.int64), 0, relations)

@@ -79,6 +79,11 @@ def check_publications(catalog: PostgresCatalog, name: str) -> None:
             )
 
 
+def publications(name: str) -> tuple[str, ...]:
+    """Where a captured table is published, one or the other."""
+    return (name, name + INSERTS)
+
+
 def ensure_publications(catalog: PostgresCatalog, name: str, tables: list[Table]) -> tuple[str, ...]:
     """The publications to read. Ours are created and kept up; someone else's is only checked."""
     if catalog.publication_tables(name) is not None and not catalog.publication_is_ours(name):
@@ -90,7 +95,7 @@ def ensure_publications(catalog: PostgresCatalog, name: str, tables: list[Table]
     # An UPDATE of a published table without an identity fails in the user's own session: publish inserts only.
     # Made even while empty: WAL from before a publication was made cannot be read with it (PostgreSQL < 18).
     _publish(catalog, name + INSERTS, keyless, "insert, truncate")
-    return (name, name + INSERTS)
+    return publications(name)
 
 
 def ensure_slot(

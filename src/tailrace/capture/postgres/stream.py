@@ -133,8 +133,7 @@ class PostgresStream:
         ]
         slot = self._config.slot_name
         self._position = setup.ensure_slot(self._catalog, stream, slot, self._server, after.resume)
-        self._book = SchemaBook(after.schemas)
-        self._relations = Relations(self._server.database, self._book, self._catalog, self._patterns.match)
+        self._relations = Relations(self._server.database, after.book, self._catalog, self._patterns.match)
         self._idle_lsn = self._position
         self._last_flush = self._last_idle = self._last_report = 0.0
         self._reply_wanted = False

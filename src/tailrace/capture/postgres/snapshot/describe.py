@@ -1,0 +1,97 @@
+"""A table as a snapshot reads it: the columns the stream publishes, its key, the publication's row filter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import TupleRow
+
+from tailrace.capture.postgres.messages import Relation, RelationColumn
+from tailrace.errors import SourceError
+
+
+@dataclass(frozen=True)
+class KeyColumn:
+    """A column of the key, in the index's order; `type` is as a cast spells it."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True)
+class Described:
+    """What is read of a table. `relation` is what the stream would announce."""
+
+    relation: Relation
+    key: tuple[KeyColumn, ...]
+    row_filter: str | None
+
+    @property
+    def name(self) -> sql.Identifier:
+        return sql.Identifier(self.relation.schema, self.relation.table)
+
+    @property
+    def columns(self) -> sql.Composed:
+        return sql.SQL(", ").join(sql.Identifier(column.name) for column in self.relation.columns)
+
+
+_RELATION = """
+SELECT c.oid, c.relreplident::text, i.indkey::int2[]
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indimmediate AND CASE c.relreplident
+    WHEN 'i' THEN i.indisreplident WHEN 'n' THEN false ELSE i.indisprimary END
+WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')
+"""
+
+_PUBLISHED = """
+SELECT attnames::text[], rowfilter FROM pg_publication_tables
+WHERE pubname = ANY (%s) AND schemaname = %s AND tablename = %s
+"""
+
+_COLUMNS = """
+SELECT attnum, attname, atttypid, atttypmod, attgenerated = '', format_type(atttypid, -1)
+FROM pg_attribute WHERE attrelid = %s::oid AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+
+
+def describe(
+    connection: psycopg.Connection[TupleRow], schema: str, table: str, publications: tuple[str, ...]
+) -> Described:
+    """The table as this connection's transaction sees it."""
+    found = connection.execute(_RELATION, (schema, table)).fetchall()
+    if not found:
+        raise SourceError(
+            "source.table_missing",
+            f"the table {schema}.{table} is gone",
+            hint="it was dropped or renamed: take it out of the snapshot",
+            where=f"{schema}.{table}",
+        )
+    [(oid, identity, index)] = found
+    published, row_filter = _published(connection, schema, table, publications)
+    columns = connection.execute(_COLUMNS, (oid,)).fetchall()
+    kept = [row for row in columns if (row[1] in published if published is not None else row[4])]
+    key = tuple(index or ())
+    relation = Relation(oid, schema, table, identity, tuple(_column(row, identity, key) for row in kept))
+    spelled = {row[0]: KeyColumn(row[1], row[5]) for row in columns}
+    return Described(relation, tuple(spelled[number] for number in key), row_filter)
+
+
+def _column(row: TupleRow, identity: str, key: tuple[int, ...]) -> RelationColumn:
+    number, name, oid, modifier, *_ = row
+    # Under FULL the server flags every column; the key is then the primary key's columns.
+    return RelationColumn(name, oid, modifier, identity == "f" or number in key)
+
+
+def _published(
+    connection: psycopg.Connection[TupleRow], schema: str, table: str, publications: tuple[str, ...]
+) -> tuple[set[str] | None, str | None]:
+    """(names of the published columns or None for all, row filter). A table in two publications is published as
+    far as either has it."""
+    found = connection.execute(_PUBLISHED, (list(publications), schema, table)).fetchall()
+    if not found:
+        return None, None
+    filters = [row_filter for _, row_filter in found]
+    names = {name for attnames, _ in found for name in attnames}
+    return names, None if None in filters else " OR ".join(f"({each})" for each in filters)

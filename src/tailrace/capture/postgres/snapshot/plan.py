@@ -1,0 +1,129 @@
+"""Cutting a table into ranges of its key. Keys are compared in the database only: collations are its business."""
+
+from __future__ import annotations
+
+import base64
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import TupleRow
+
+from tailrace.capture.postgres.catalog import PostgresCatalog, Table
+from tailrace.capture.postgres.connection import quote_identifier
+from tailrace.capture.postgres.patterns import TablePatterns
+from tailrace.capture.postgres.setup import matching_tables
+from tailrace.capture.postgres.snapshot.describe import Described, KeyColumn
+from tailrace.contracts import Extent
+
+if TYPE_CHECKING:
+    from tailrace.capture.postgres import PostgresSource
+
+
+_ESTIMATE = """
+SELECT coalesce(sum(CASE WHEN c.reltuples > 0 THEN c.reltuples::int8 END), 0)::int8
+FROM pg_partition_tree(%s::regclass) AS t JOIN pg_class c ON c.oid = t.relid WHERE t.isleaf
+"""
+
+
+def tables(source: PostgresSource) -> list[tuple[str, str, int | None]]:
+    """(schema, table, estimated rows or None) of every table that is captured."""
+    with closing(PostgresCatalog(source.conninfo())) as catalog:
+        found = matching_tables(catalog, TablePatterns(source.tables))
+        estimates = (catalog.rows(_ESTIMATE, _quoted(table))[0][0] for table in found)
+        return [(table.schema, table.table, estimate or None) for table, estimate in zip(found, estimates, strict=True)]
+
+
+def plan(
+    connection: psycopg.Connection[TupleRow], table: Described, after: Extent | None, size: int, count: int
+) -> list[Extent]:
+    """Up to `count` ranges of `size` rows after `after`. Fewer than `count` means that the end is reached: rows with
+    greater keys are newer than the plan, and the stream has them."""
+    if not table.key:
+        return [] if after is not None else [Extent(whole=True)]
+    low = after.high if after is not None else None
+    found = connection.execute(_boundaries(table, low, size, count)).fetchall()
+    highs = [tuple(str(value) for value in row) for row in found]
+    return [Extent(low=before, high=high) for before, high in zip([low, *highs], highs, strict=False)]
+
+
+def range_condition(table: Described, extent: Extent) -> sql.Composable:
+    """What a chunk's rows fulfil, row filter included."""
+    parts: list[sql.Composable] = []
+    if extent.low is not None:
+        parts.append(_compare(table.key, ">", extent.low))
+    if extent.high is not None:
+        parts.append(_compare(table.key, "<=", extent.high))
+    if extent.keys:
+        keys = [_key_values(table, json.loads(key)) for key in extent.keys]
+        listed = sql.SQL(", ").join(_row(table.key, values) for values in keys)
+        parts.append(sql.SQL("{} IN ({})").format(_names(table.key), listed))
+    parts += [sql.SQL("({})").format(_raw(each)) for each in (table.row_filter, extent.filter) if each]
+    return sql.SQL(" AND ").join(parts) if parts else sql.SQL("true")
+
+
+def _quoted(table: Table) -> str:
+    return f"{quote_identifier(table.schema)}.{quote_identifier(table.table)}"
+
+
+def _boundaries(table: Described, low: tuple[str, ...] | None, size: int, count: int) -> sql.Composed:
+    """Every `size`-th key, and the last one. One pass over the key's index."""
+    where = _compare(table.key, ">", low) if low is not None else sql.SQL("true")
+    order = sql.SQL(", ").join(sql.Identifier(column.name) for column in table.key)
+    texts = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(column.name)) for column in table.key)
+    return sql.SQL(
+        "SELECT {texts} FROM (SELECT {order}, row_number() OVER w AS \"#\", lead(true) OVER w IS NULL AS \"#last\" "
+        "FROM (SELECT {order} FROM {table} WHERE {where} ORDER BY {order} LIMIT {limit}) AS part "
+        "WINDOW w AS (ORDER BY {order})) AS numbered WHERE \"#\" % {size} = 0 OR \"#last\" ORDER BY {order}"
+    ).format(texts=texts, order=order, table=table.name, where=where, limit=size * count, size=size)
+
+
+def _compare(key: tuple[KeyColumn, ...], operator: str, values: tuple[str, ...]) -> sql.Composed:
+    return sql.SQL("{} {} {}").format(_names(key), sql.SQL(operator), _row(key, values))
+
+
+def _names(key: tuple[KeyColumn, ...]) -> sql.Composed:
+    return sql.SQL("({})").format(sql.SQL(", ").join(sql.Identifier(column.name) for column in key))
+
+
+def _row(key: tuple[KeyColumn, ...], values: tuple[str, ...]) -> sql.Composed:
+    typed = (
+        sql.SQL("{}::{}").format(sql.Literal(value), _raw(column.type))
+        for column, value in zip(key, values, strict=True)
+    )
+    return sql.SQL("({})").format(sql.SQL(", ").join(typed))
+
+
+def _raw(text: str) -> sql.SQL:
+    """SQL that the server itself spelled, or that its owner wrote for it."""
+    return sql.SQL(text)
+
+
+def _key_values(table: Described, key: dict[str, Any]) -> tuple[str, ...]:
+    """A key of the log as texts the database reads back."""
+    return tuple(_text(key[column.name], column.type) for column in table.key)
+
+
+def _text(value: Any, kind: str) -> str:
+    if isinstance(value, list):
+        return _array(value, kind.removesuffix("[]"))
+    if kind == "bytea":
+        return "\\x" + base64.b64decode(value).hex()
+    if isinstance(value, str) and kind not in ("json", "jsonb"):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _array(items: list[Any], kind: str) -> str:
+    return "{" + ",".join(_element(item, kind) for item in items) + "}"
+
+
+def _element(item: Any, kind: str) -> str:
+    if item is None:
+        return "NULL"
+    if isinstance(item, list):
+        return _array(item, kind)
+    escaped = _text(item, kind).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

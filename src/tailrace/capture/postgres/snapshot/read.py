@@ -1,0 +1,149 @@
+"""Reading one chunk: a short transaction, what it saw, and its rows through the stream's own mapper into a file.
+
+The table is locked like any SELECT locks it, and before the transaction's snapshot is taken: a rewriting ALTER in
+between would leave an old snapshot with an empty table.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import pq, sql
+from psycopg.rows import TupleRow
+
+from tailrace.capture.postgres.catalog import PostgresCatalog, refused
+from tailrace.capture.postgres.connection import connect
+from tailrace.capture.postgres.kernel import Stop
+from tailrace.capture.postgres.messages import lsn_number, lsn_text
+from tailrace.capture.postgres.relations import Relations
+from tailrace.capture.postgres.rows import Rows
+from tailrace.capture.postgres.setup import publications
+from tailrace.capture.postgres.snapshot.describe import Described, describe
+from tailrace.capture.postgres.snapshot.plan import range_condition
+from tailrace.capture.staging import StagedFile
+from tailrace.contracts import ChunkId, Extent, Frame, Staged
+from tailrace.schema import SchemaBook, TableSchema
+
+if TYPE_CHECKING:
+    from tailrace.capture.postgres import PostgresSource
+
+ARENA_BYTES = 16 << 20
+READ_BYTES = 1 << 20
+PAGE_BYTES = 8192
+PAGE_HEADER_BYTES = 40
+
+
+@contextmanager
+def opened(source: PostgresSource, schema: str, table: str) -> Iterator[tuple[psycopg.Connection[TupleRow], Described]]:
+    """A transaction with the table locked as a SELECT does, before its snapshot is taken, and the table as it sees
+    it."""
+    with refused(), closing(connect(source.conninfo())) as connection:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        connection.execute("SET LOCAL row_security = off")  # an error instead of rows that are silently left out
+        connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(schema, table)))
+        yield connection, describe(connection, schema, table, publications(source.publication_name))
+
+
+def read(source: PostgresSource, chunk: ChunkId, extent: Extent, folder: Path) -> Staged:
+    """Read the chunk and stage it in `folder`. Whoever reads it again later makes another file."""
+    with opened(source, chunk.schema, chunk.table) as (connection, table):
+        seen, after = _saw(connection)
+        with closing(PostgresCatalog(source.conninfo())) as catalog:
+            relations = Relations(_database(connection), SchemaBook(), catalog, lambda *_: True)
+            schema = relations.announce(table.relation)
+        assert schema is not None
+        name = folder / f"{chunk.run}-{chunk.number}-{uuid.uuid4().hex[:8]}.arrow"
+        with StagedFile(name) as file:
+            _copy(connection, table, extent, _Reader(Rows(ARENA_BYTES), relations, schema, file, reset=extent.whole))
+        connection.execute("COMMIT")
+    return Staged(
+        chunk,
+        str(name),
+        file.rows,
+        file.bytes,
+        lsn_text(after),
+        seen,
+        schema,
+        int(time.time() * 1e6),
+        extent.whole,
+        extent.keys,
+    )
+
+
+class _Reader:
+    """COPY's lines to staged frames."""
+
+    def __init__(self, rows: Rows, relations: Relations, schema: TableSchema, file: StagedFile, *, reset: bool) -> None:
+        self._rows, self._relations, self._file = rows, relations, file
+        rows.begin(0, 0)
+        if reset:
+            rows.add("t", schema, None, None)
+
+    def take(self, lines: bytearray) -> None:
+        place = 0
+        while True:
+            stop, place = self._rows.decode_copy(lines, place, self._relations)
+            if stop is Stop.END:
+                return
+            if self._rows.count:
+                self._put(self._rows.take_open()[0])
+            else:
+                self._rows.grow()
+
+    def end(self) -> None:
+        self._rows.commit(0)
+        self._put(self._rows.take_finished()[0])
+
+    def _put(self, frame: Frame | None) -> None:
+        if frame is not None:
+            self._file.put(frame)
+
+
+def _saw(connection: psycopg.Connection[TupleRow]) -> tuple[str, int]:
+    """(what the transaction sees, a position behind everything it sees). In this order: the position after."""
+    [(snapshot, standby)] = connection.execute("SELECT pg_current_snapshot()::text, pg_is_in_recovery()").fetchall()
+    function = "pg_last_wal_replay_lsn" if standby else "pg_current_wal_insert_lsn"
+    [(lsn,)] = connection.execute(f"SELECT {function}()::text").fetchall()
+    position = lsn_number(lsn)
+    # At the start of a page the next record comes behind the page's header, where an idle server never gets.
+    inside = position % PAGE_BYTES
+    return f"standby {snapshot}" if standby else snapshot, position - (inside if inside <= PAGE_HEADER_BYTES else 0)
+
+
+def _copy(connection: psycopg.Connection[TupleRow], table: Described, extent: Extent, reader: _Reader) -> None:
+    query = sql.SQL("COPY (SELECT {} FROM {} WHERE {}) TO STDOUT").format(
+        table.columns, table.name, range_condition(table, extent)
+    )
+    raw = connection.pgconn
+    result = raw.exec_(query.as_bytes(connection))
+    if result.status != pq.ExecStatus.COPY_OUT:
+        raise _error(result)
+    lines = bytearray()
+    while True:
+        size, line = raw.get_copy_data(0)
+        if size <= 0:
+            break
+        lines += line
+        if len(lines) >= READ_BYTES:
+            reader.take(lines)
+            lines = bytearray()
+    reader.take(lines)
+    reader.end()
+    while (ended := raw.get_result()) is not None:
+        if ended.status != pq.ExecStatus.COMMAND_OK:
+            raise _error(ended)
+
+
+def _error(result: pq.abc.PGresult) -> psycopg.Error:
+    return psycopg.errors.error_from_result(result)
+
+
+def _database(connection: psycopg.Connection[TupleRow]) -> str:
+    [(name,)] = connection.execute("SELECT current_database()").fetchall()
+    return str(name)

@@ -1,0 +1,236 @@
+"""Taking staged chunks of a snapshot into the log, in the middle of the stream, so that no version goes backwards.
+
+A chunk is admitted at a point P once the log has passed everything its read saw. Rows whose key was changed, anywhere
+in the log before P, by a transaction the read did not see, are older than what the log has: they are left out. Where
+such a change left columns out as unchanged, the row's values are nowhere in the log: its key is owed, and read again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.capture.staging import read_staged
+from tailrace.change import LANES, OPS
+from tailrace.changelog import LogWriter, admissions
+from tailrace.changelog.transactions import Found, TransactionIndex
+from tailrace.contracts import ROWS, TXS, Admitted, Capture, Frame, Staged
+from tailrace.control.ledger import Ledger
+from tailrace.schema import TableSchema
+
+BUSY_POLL_S = 0.05
+IDLE_POLL_S = 1.0
+_TRUNCATE, _DELETE = OPS.index("t"), OPS.index("d")
+_CHANGES = frozenset(OPS.index(op) for op in "cud")
+
+
+class Sight(Protocol):
+    """What a read saw, in its source's own terms."""
+
+    def missed(self, xid: int) -> bool: ...
+
+    def may_miss(self, newest: np.ndarray) -> np.ndarray: ...
+
+
+class Snapshotted(Protocol):
+    """What admission asks of a source's configuration."""
+
+    id: str
+
+    def sight(self, seen: str) -> Sight: ...
+
+    def is_past(self, position: str, other: str) -> bool: ...
+
+
+@dataclass
+class Touched:
+    """What unseen transactions did to a table: keys they changed, with whether columns of the row are owed."""
+
+    keys: dict[str, bool] = field(default_factory=dict)
+    truncated: bool = False
+    deleted: set[str] = field(default_factory=set)
+
+    def add(self, op: int, key: str | None, unchanged: str | None) -> None:
+        if op == _TRUNCATE:
+            self.truncated, self.keys = True, dict.fromkeys(self.keys, False)
+            self.deleted.update(self.keys)
+        elif op in _CHANGES and key is not None:
+            known = op == _DELETE or unchanged is None
+            # A partial image on top of a whole one owes nothing; on top of a deleted row it is a moved one.
+            self.keys[key] = False if known else self.keys.get(key, True) or key in self.deleted
+            (self.deleted.add if op == _DELETE else self.deleted.discard)(key)
+
+    def owed(self) -> set[str]:
+        return {key for key, owed in self.keys.items() if owed}
+
+
+class Admissions:
+    """The chunks of one source's snapshots, on their way into its log. Lives in the tap, the log's only writer."""
+
+    def __init__(self, ledger: Ledger, source: Snapshotted, log: LogWriter) -> None:
+        self._ledger, self._source, self._log = ledger, source, log
+        self._index: tuple[int, TransactionIndex] | None = None
+        self._waiting: list[Staged] = []
+        self._next_poll = 0.0
+        self._catch_up()
+
+    def tick(self, settled: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """Admit at most one chunk: the stream comes first. `settled`: the position the log has passed."""
+        if self._log.in_transaction:
+            return
+        if not self._waiting and clock() >= self._next_poll:
+            self._poll()
+            self._next_poll = clock() + (BUSY_POLL_S if self._waiting or self._index else IDLE_POLL_S)
+        ready = next((each for each in self._waiting if self._source.is_past(settled, each.after)), None)
+        if ready is None:
+            if clock() >= self._next_poll:
+                self._waiting = []
+            return
+        self._waiting.remove(ready)
+        self._take(ready, settled)
+
+    def _poll(self) -> None:
+        self._waiting = self._ledger.staged(self._source.id)
+        if not self._waiting and self._index and not self._ledger.runs(self._source.id, "active"):
+            self._index = None
+
+    def _take(self, staged: Staged, settled: str) -> None:
+        captures = self._admit(staged, settled) if Path(staged.file).exists() else None
+        if captures is None:
+            self._ledger.discard(staged)
+        else:
+            for capture in captures:
+                self._log.append(capture)
+                self._entered(capture.admitted)
+        Path(staged.file).unlink(missing_ok=True)
+
+    def _entered(self, admitted: Admitted | None) -> None:
+        if admitted is not None:
+            self._ledger.enter(self._source.id, self._log.log_id, self._log.end, admitted)
+
+    def _catch_up(self) -> None:
+        """Enter what the log decided and a crash kept from the ledger."""
+        source, log_id = self._source.id, self._log.log_id
+        for line in admissions(self._log.storage, self._ledger.indexed(source, log_id)):
+            self._ledger.enter(source, log_id, line.end, line.admitted)
+        self._ledger.enter(source, log_id, self._log.end, None)
+
+    # -- the rule --------------------------------------------------------------------------------------------
+
+    def _admit(self, staged: Staged, settled: str) -> list[Capture] | None:
+        """The chunk as captures of one transaction; None where the table's version has changed since it was read."""
+        schema = self._log.book.enter(staged.schema)
+        found = self._unseen(staged)
+        if any(set(each.rows.column("schema_id").to_pylist()) != {schema.id} for each in found):
+            return None
+        touched = _touched(found)
+        frames = _Frames(schema.id, f"{staged.chunk.run}.{staged.chunk.number}", settled, staged.at_us)
+        kept: set[str] = set()
+        owed = self._ledger.owed(staged.chunk.run, staged.chunk.schema, staged.chunk.table)
+        for batch, lanes in read_staged(Path(staged.file)):
+            rows, offsets = (batch, lanes) if staged.reset else _without(batch, lanes, touched)
+            frames.add(rows, offsets)
+            kept |= owed.intersection(rows.column("key").to_pylist()) if owed else set()
+        if staged.reset:
+            for each in found:  # what came meanwhile, once more: the reset takes it away
+                frames.add(*_in_lanes(each))
+        admitted = self._account(staged, touched, kept, owed, frames.count)
+        return frames.captures(self._log.state().resume or {}, schema, admitted)
+
+    def _unseen(self, staged: Staged) -> list[Found]:
+        since = self._ledger.run(staged.chunk.run).since
+        if self._index is None or self._index[0] != since:
+            self._index = (since, TransactionIndex(self._log.storage, since))
+        index = self._index[1]
+        index.refresh()
+        sight = self._source.sight(staged.seen)
+        tables = self._log.book.ids(staged.chunk.schema, staged.chunk.table)
+        return list(index.find(tables, sight.may_miss, sight.missed))
+
+    def _account(self, staged: Staged, touched: Touched, kept: set[str], owed: set[str], rows: int) -> Admitted:
+        fresh = set() if staged.reset else touched.owed()
+        if staged.keys:  # the others were looked at with their own chunks
+            fresh &= set(staged.keys)
+            kept = owed.intersection(staged.keys)
+        return Admitted(staged.chunk, rows, tuple(sorted(fresh)), tuple(sorted(kept - fresh)))
+
+
+class _Frames:
+    """Frames of one transaction of the log, numbered through."""
+
+    def __init__(self, schema_id: int, tx_id: str, settled: str, at_us: int) -> None:
+        self._schema_id, self._tx_id, self._at_us = schema_id, tx_id, at_us
+        self._position = f"{settled}#{tx_id}"
+        self._parts: list[tuple[pa.RecordBatch, tuple[int, ...]]] = []
+        self.count = 0
+
+    def add(self, rows: pa.RecordBatch, lanes: tuple[int, ...]) -> None:
+        count = rows.num_rows
+        if not count:
+            return
+        order = np.argsort(np.argsort(rows.column("row").to_numpy(), kind="stable")).astype(np.int32)
+        fixed = {
+            "row": pa.array(order),
+            "schema_id": pa.array(np.full(count, self._schema_id, dtype=np.int32)),
+            "tx": pa.array(np.zeros(count, dtype=np.int32)),
+            "ordinal": pa.array(order + np.int32(self.count)),
+        }
+        columns = [fixed.get(name, rows.column(name)) for name in ROWS.names]
+        self._parts.append((pa.RecordBatch.from_arrays(columns, schema=ROWS), lanes))
+        self.count += count
+
+    def captures(self, resume: Mapping[str, str], schema: TableSchema, admitted: Admitted) -> list[Capture]:
+        """Parts of an open transaction, then its end with everything that is atomic with it."""
+        if not self._parts:
+            return [Capture(None, resume, (schema,), None, admitted)]
+        *parts, last = self._parts
+        captures = [Capture(self._frame(*part, ended=False), None) for part in parts]
+        return [*captures, Capture(self._frame(*last, ended=True), resume, (schema,), None, admitted)]
+
+    def _frame(self, rows: pa.RecordBatch, lanes: tuple[int, ...], *, ended: bool) -> Frame:
+        fields: dict[str, list[Any]] = {
+            "tx_id": [self._tx_id],
+            "position": [self._position],
+            "ts_us": [self._at_us],
+            "end_row": [rows.num_rows if ended else -1],
+            "end_bytes": [rows.nbytes],
+        }
+        return Frame(rows, pa.RecordBatch.from_pydict(fields, schema=TXS), lanes)
+
+
+def _touched(found: list[Found]) -> Touched:
+    touched = Touched()
+    for each in found:
+        columns = (each.rows.column(name).to_pylist() for name in ("op", "key", "unchanged"))
+        for op, key, unchanged in zip(*columns, strict=True):
+            touched.add(op, key, unchanged)
+    return touched
+
+
+def _without(batch: pa.RecordBatch, lanes: tuple[int, ...], touched: Touched) -> tuple[pa.RecordBatch, tuple[int, ...]]:
+    """The rows that are not older than what the log has."""
+    if touched.truncated:
+        return batch.slice(0, 0), (0,) * (LANES + 1)
+    if not touched.keys:
+        return batch, lanes
+    stale = pc.is_in(batch.column("key"), pa.array(list(touched.keys), pa.string()))
+    keep = np.flatnonzero(~np.asarray(stale))
+    lane = np.searchsorted(np.array(lanes), keep, side="right") - 1
+    return batch.take(keep), _offsets(lane)
+
+
+def _in_lanes(found: Found) -> tuple[pa.RecordBatch, tuple[int, ...]]:
+    order = np.argsort(found.lanes, kind="stable")
+    return found.rows.take(order), _offsets(found.lanes)
+
+
+def _offsets(lanes: np.ndarray) -> tuple[int, ...]:
+    counts = np.bincount(lanes, minlength=LANES)
+    return tuple([0, *np.cumsum(counts).tolist()])

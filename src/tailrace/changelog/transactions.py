@@ -1,0 +1,101 @@
+"""Finding what some transactions did to a table, anywhere in a log, without reading the rest of it.
+
+The manifest's lines name the smallest and largest transaction id in them; an index of those, a few bytes a line, leaves
+only the lines to read that can have one of the wanted transactions.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.changelog import frames, manifest
+from tailrace.changelog.manifest import FrameRef, Line
+from tailrace.changelog.storage import Directory
+
+_HALF = 1 << 31
+
+
+@dataclass(frozen=True)
+class Found:
+    """Rows of a frame, in source order, that were wanted: `rows` has the columns `contracts.ROWS`."""
+
+    rows: pa.RecordBatch
+    lanes: np.ndarray
+
+
+class TransactionIndex:
+    """Where in a log which transactions are. `refresh` sees what was appended since."""
+
+    def __init__(self, storage: Directory, since: int = 0) -> None:
+        self._storage, self._since = storage, since
+        self._tail = manifest.Tail(storage)
+        self._files: list[str] = []
+        self._file, self._start, self._size = array("q"), array("q"), array("q")
+        self._low, self._high = array("q"), array("q")
+
+    def refresh(self) -> None:
+        for entry in self._tail.entries():
+            if isinstance(entry, Line) and entry.xids is not None and entry.rows and entry.end > self._since:
+                self._enter(entry)
+
+    def find(
+        self,
+        tables: frozenset[int],
+        may_have: Callable[[np.ndarray], np.ndarray],
+        wanted: Callable[[int], bool],
+    ) -> Iterator[Found]:
+        """The rows of `tables` (schema ids) that wanted transactions changed, in the log's order.
+
+        `may_have` is asked with the largest transaction id of each line, `wanted` with single ones.
+        """
+        if not self._low:
+            return
+        low, high = np.array(self._low), np.array(self._high)
+        for place in np.flatnonzero(may_have(high) | (high - low > _HALF)).tolist():
+            line = self._line(place)
+            if tables.intersection(line.tables):
+                for ref in line.frames:
+                    yield from self._look(ref, tables, wanted)
+
+    def _enter(self, line: Line) -> None:
+        name = self._tail.file or ""
+        if not self._files or self._files[-1] != name:
+            self._files.append(name)
+        assert line.xids is not None
+        self._file.append(len(self._files) - 1)
+        self._start.append(self._tail.line_start)
+        self._size.append(self._tail.offset - self._tail.line_start)
+        self._low.append(line.xids[0])
+        self._high.append(line.xids[1])
+
+    def _line(self, place: int) -> Line:
+        name = self._files[self._file[place]]
+        data = self._storage.read(name, self._start[place], self._size[place])
+        line = manifest.decode(bytes(memoryview(data))[:-1])
+        assert isinstance(line, Line)
+        return line
+
+    def _look(self, ref: FrameRef, tables: frozenset[int], wanted: Callable[[int], bool]) -> Iterator[Found]:
+        buffer = self._storage.read(ref.segment, ref.offset, ref.length)
+        frames.verify(buffer, ref.checksum, f"{ref.segment}@{ref.offset}")
+        rows, txs = frames.decode(buffer)
+        mine = np.isin(rows.column("schema_id").to_numpy(), list(tables))
+        if not mine.any():
+            return
+        names: list[str] = txs.column("tx_id").to_pylist()  # type: ignore[assignment]
+        chosen = np.array([_is_number(name) and wanted(int(name)) for name in names])
+        places = np.flatnonzero(mine & chosen[rows.column("tx").to_numpy()])
+        if len(places):
+            order = places[np.argsort(rows.column("row").to_numpy()[places])]
+            lanes = np.searchsorted(np.array(ref.lane_offsets()), order, side="right") - 1
+            yield Found(rows.take(order), lanes)
+
+
+def _is_number(name: str) -> bool:
+    """Transactions of the source have numbers; what the tap itself adds has names."""
+    return name.isdigit() and name != "0"

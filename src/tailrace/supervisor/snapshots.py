@@ -1,0 +1,219 @@
+"""Snapshots of one source: which tables need one, their chunks planned ahead, read in parallel and staged.
+
+The tap admits what is staged here. All that is known is in the ledger: a crash costs the chunks that were being read.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from tailrace.backoff import Backoff
+from tailrace.capture.postgres import PostgresSource
+from tailrace.contracts import ChunkId, Extent, Staged
+from tailrace.control.ledger import Ledger, Run, TableRequest, TableRun
+from tailrace.errors import Action, SourceError, TailraceError, decide
+
+CHUNKS_PER_TASK = 4
+AHEAD = 64
+"""Chunks planned, and chunks staged, at most: what is read long before it is admitted is stale by then."""
+OWED_PER_CHUNK = 1000
+TICK_S = 0.1
+
+Task = list[tuple[ChunkId, Extent]]
+Outcome = Staged | TailraceError
+Read = Callable[[Task], list[Outcome]]
+"""Reads chunks one after another; each ends as a staged chunk or an error."""
+
+
+class Snapshots:
+    """`step` does what can be done now and returns; nothing of it blocks on the tap."""
+
+    def __init__(self, source: PostgresSource, ledger: Ledger, read: Read, backoff: Backoff) -> None:
+        self._source, self._ledger, self._read, self._backoff = source, ledger, read, backoff
+        self._pool = ThreadPoolExecutor(source.snapshot.max_parallel_chunks, "snapshot")
+        self._reading: dict[Future[list[Outcome]], Task] = {}
+        self._not_before = 0.0
+        self.failure: TailraceError | None = None
+
+    def begin(self, log_id: str, known: set[tuple[str, str]]) -> None:
+        """Request what the configured mode wants of a log; `known`: tables whose schema the log has."""
+        mode = self._source.snapshot.mode
+        covered = self._ledger.covered(self._source.id, log_id)
+        missing = [
+            TableRequest(schema, table, "false" if mode == "no_data" else None, estimate)
+            for schema, table, estimate in self._source.snapshot_tables()
+            if _wanted(mode, (schema, table), covered, known)
+        ]
+        if missing and not (mode == "always" and self._ledger.runs(self._source.id, "active")):
+            self._ledger.request(self._source.id, mode, missing, log_id=log_id, since=0)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._ledger.runs(self._source.id, "active"))
+
+    def step(self) -> None:
+        self._collect()
+        if time.monotonic() < self._not_before:
+            return
+        for run in self._ledger.runs(self._source.id, "active"):
+            try:
+                self._advance(run)
+            except TailraceError as error:
+                self._handle(run.id, error)
+
+    def close(self) -> None:
+        """Wait for what is being read; it is read again next time."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._collect()
+
+    # -- one run ---------------------------------------------------------------------------------------------
+
+    def _advance(self, run: Run) -> None:
+        open_tables = [table for table in self._ledger.tables(run.id) if table.state in ("planning", "reading")]
+        for table in open_tables[: self._source.snapshot.max_parallel_tables]:
+            if table.state == "planning":
+                self._plan(table)
+            else:
+                self._collect_debts(table)
+        self._submit(run)
+
+    def _plan(self, table: TableRun) -> None:
+        if self._ledger.count(table.run, "planned") >= AHEAD:
+            return
+        try:
+            extents = self._source.plan_chunks(
+                table.schema,
+                table.table,
+                self._ledger.last_extent(table),
+                self._source.snapshot.chunk_size,
+                AHEAD,
+            )
+        except SourceError as error:
+            if error.code != "source.table_missing":
+                raise
+            self._ledger.drop_table(table)
+            return
+        filtered = [replace(extent, filter=table.filter) for extent in extents]
+        self._ledger.plan(table, filtered, complete=len(extents) < AHEAD)
+
+    def _collect_debts(self, table: TableRun) -> None:
+        """When all ranges are in the log, read once more what they left owing."""
+        if self._ledger.unfinished(table):
+            return
+        owed = sorted(self._ledger.owed(table.run, table.schema, table.table))
+        parts = [owed[place : place + OWED_PER_CHUNK] for place in range(0, len(owed), OWED_PER_CHUNK)]
+        self._ledger.plan(table, [Extent(keys=tuple(part)) for part in parts], complete=False)
+
+    def _submit(self, run: Run) -> None:
+        if self._ledger.count(run.id, "staged") >= AHEAD:
+            return
+        taken = {chunk for task in self._reading.values() for chunk, _ in task}
+        waiting = [pair for pair in self._ledger.chunks(run.id, "planned", 2 * AHEAD) if pair[0] not in taken]
+        for task in _tasks(waiting)[: max(0, 2 * self._source.snapshot.max_parallel_chunks - len(self._reading))]:
+            self._reading[self._pool.submit(self._read, task)] = task
+
+    def _collect(self) -> None:
+        for future in [each for each in self._reading if each.done()]:
+            task = self._reading.pop(future)
+            if future.cancelled():
+                continue
+            outcomes = future.result()
+            self._ledger.stage(each for each in outcomes if isinstance(each, Staged))
+            for error in (each for each in outcomes if isinstance(each, TailraceError)):
+                self._handle(task[0][0].run, error)
+
+    def _handle(self, run: str, error: TailraceError) -> None:
+        if decide(error) is Action.RETRY:
+            self._not_before = time.monotonic() + self._backoff.next()
+            return
+        self._ledger.fail(run, error)
+        if self._ledger.run(run).reason == self._source.snapshot.mode:
+            self.failure = error  # without it the pipeline has a gap, and must not look healthy
+
+
+class SnapshotThread(threading.Thread):
+    """Steps until told to stop. `ready` says, with the log's id and tables, when the stream has begun."""
+
+    def __init__(
+        self, snapshots: Snapshots, ready: Callable[[], tuple[str, set[tuple[str, str]]] | None], name: str
+    ) -> None:
+        super().__init__(name=f"snapshots/{name}", daemon=True)
+        self._snapshots, self._ready = snapshots, ready
+        self._halt = threading.Event()
+        self.begun = False
+        self.failure: TailraceError | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is still to be read or admitted."""
+        return self.failure is None and (not self.begun or self._snapshots.busy)
+
+    def stop(self) -> None:
+        self._halt.set()
+
+    def run(self) -> None:
+        try:
+            while not self._halt.wait(TICK_S) and self.failure is None:
+                self._step()
+        finally:
+            self._snapshots.close()
+
+    def _step(self) -> None:
+        try:
+            if not self.begun and (state := self._ready()) is not None:
+                self._snapshots.begin(*state)
+                self.begun = True
+            if self.begun:
+                self._snapshots.step()
+        except TailraceError as error:
+            if decide(error) is Action.STOP:
+                self.failure = error
+        self.failure = self.failure or self._snapshots.failure
+
+
+def _wanted(mode: str, table: tuple[str, str], covered: set[tuple[str, str]], known: set[tuple[str, str]]) -> bool:
+    match mode:
+        case "always":
+            return True
+        case "no_data":
+            return table not in known
+        case "initial" | "when_needed":
+            return table not in covered
+        case _:
+            return False
+
+
+def _tasks(chunks: Sequence[tuple[ChunkId, Extent]]) -> list[Task]:
+    """Neighbours of one table, a few at a time."""
+    tasks: list[Task] = []
+    for pair in chunks:
+        last = tasks[-1] if tasks else []
+        if last and len(last) < CHUNKS_PER_TASK and last[0][0].table == pair[0].table:
+            last.append(pair)
+        else:
+            tasks.append([pair])
+    return tasks
+
+
+def read_here(source: PostgresSource, folder: Path) -> Read:
+    """Reads in this process, without Spark."""
+
+    def read(task: Task) -> list[Outcome]:
+        return read_task(source, folder, task)
+
+    return read
+
+
+def read_task(source: PostgresSource, folder: Path, task: Task) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    for chunk, extent in task:
+        try:
+            outcomes.append(source.read_chunk(chunk, extent, folder))
+        except TailraceError as error:
+            return [*outcomes, error]
+    return outcomes
