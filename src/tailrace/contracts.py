@@ -161,6 +161,14 @@ class Source(Protocol):
         """Everything up to `resume` is durable in the log: the database may forget it (Law 1)."""
         ...
 
+    def settled(self) -> str:
+        """The position up to which everything committed is in the log, whether or not it had rows for us."""
+        ...
+
+    def hurry(self, busy: bool) -> None:
+        """Whether somebody waits for the next pause between batches."""
+        ...
+
     def close(self) -> None: ...
 
 

@@ -17,9 +17,12 @@ from typing import Any, Self
 import psycopg
 
 from tailrace.capture.postgres import PostgresSource
+from tailrace.capture.snapshots import Admissions
 from tailrace.capture.tap import capture
 from tailrace.changelog import LogReader, LogWriter, manifest, read_slice
 from tailrace.changelog.storage import Directory
+from tailrace.control import Store
+from tailrace.control.ledger import Ledger
 from tailrace.errors import LogError
 from tailrace.testing.servers import PostgresServer
 from tailrace.testing.waiting import eventually
@@ -96,12 +99,16 @@ class Capturing:
         memory_bytes: int = 16 << 20,
         group_commit_s: float = 0.0,
         writer: type[LogWriter] = LogWriter,
+        ledger: type[Ledger] = Ledger,
         pause: Callable[[], None] = lambda: None,
         **source: Any,
     ) -> None:
         self.db, self.path = db, path
         self.log = writer(path, db.name)
-        self.stream = db.source(**source).open(memory_bytes, group_commit_s)
+        self.source = db.source(**source)
+        self.ledger = ledger(Store(path.with_name("control.db")))
+        self.admissions = Admissions(self.ledger, self.source, self.log)
+        self.stream = self.source.open(memory_bytes, group_commit_s)
         self._pause = pause
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -134,7 +141,7 @@ class Capturing:
 
     def _run(self) -> None:
         try:
-            capture(self.stream, self.log, self._pause)
+            capture(self.stream, self.log, self.admissions, self._pause)
         except BaseException as error:
             self.error = error
 

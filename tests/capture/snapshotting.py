@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from tailrace.backoff import Backoff
-from tailrace.capture.snapshots import Admissions
-from tailrace.control import Store
 from tailrace.control.ledger import Ledger, TableRequest
 from tailrace.supervisor.snapshots import Snapshots, read_here
 from tailrace.testing.waiting import eventually
@@ -19,15 +18,17 @@ from tests.capture.running import Capturing, Change, Database
 class Snapshotting:
     """A capture that admits chunks, and the planner and readers for it. Leave it to crash it: nothing is drained."""
 
-    def __init__(self, db: Database, folder: Path, **settings: Any) -> None:
-        self.source = db.source(snapshot={"chunk_size": 10, "max_parallel_chunks": 1}, **settings)
-        self.ledger = Ledger(Store(folder / "control.db"))
-        self.capturing = Capturing(db, folder / "log", pause=self._pause, **settings)
-        self.admissions = Admissions(self.ledger, self.source, self.capturing.log)
+    def __init__(self, db: Database, folder: Path, *, ledger: type[Ledger] = Ledger, **settings: Any) -> None:
+        snapshot = {"chunk_size": 10, "max_parallel_chunks": 1, **settings.pop("snapshot", {})}
+        self.capturing = Capturing(db, folder / "log", pause=self._pause, ledger=ledger, snapshot=snapshot, **settings)
+        self.source, self.ledger = self.capturing.source, self.capturing.ledger
         self.snapshots = Snapshots(
             self.source, self.ledger, read_here(self.source, folder / "staged"), Backoff(0.01, 0.1, 0.0)
         )
+        self.gate = self.capturing.admissions.tick
+        self.capturing.admissions.tick = self._tick  # type: ignore[method-assign]
         self.admitting = True
+        self._death: BaseException | None = None
 
     def __enter__(self) -> Self:
         self.capturing.__enter__()
@@ -39,14 +40,26 @@ class Snapshotting:
         self.capturing.__exit__(kind, error, trace)
         self.snapshots.close()
 
+    def die(self, how: BaseException, *, late: bool) -> None:
+        """End like a process that is killed: with rows in memory, and, if `late`, a chunk in the log that the ledger
+        does not know of, where one comes in time."""
+        if late:
+            self.ledger.dying = True  # type: ignore[attr-defined]
+        else:
+            self._death = how
+        with suppress(AssertionError):
+            eventually(lambda: self.capturing.error is not None, 0.3 if late else 10)
+        self._death = how
+        eventually(lambda: self.capturing.error is not None, 10)
+        assert isinstance(self.capturing.error, type(how)), self.capturing.error
+        self.__exit__(None, None, None)
+
     def begin(self) -> None:
         self.snapshots.begin(self.capturing.log.log_id, set())
 
     def request(self, *tables: str, filter: str | None = None) -> str:
         wanted = [TableRequest(*name.split(".", 1), filter) for name in tables]
-        return self.ledger.request(
-            self.source.id, "asked", wanted, log_id=self.capturing.log.log_id, since=0
-        )
+        return self.ledger.request(self.source.id, "asked", wanted, log_id=self.capturing.log.log_id, since=0)
 
     def finish(self) -> list[Change]:
         """Until every run is over; returns what the log has then."""
@@ -57,25 +70,30 @@ class Snapshotting:
             assert self.snapshots.failure is None, self.snapshots.failure
             return not self.snapshots.busy
 
-        eventually(over, 60)
+        eventually(over, 60, every=0.003)
         return self.capturing.changes()
 
     def _pause(self) -> None:
-        if self.admitting:
-            self.admissions.tick(self.capturing.stream.settled())
+        if self._death is not None:
+            raise self._death
+
+    def _tick(self, settled: str) -> bool:
+        return self.gate(settled) if self.admitting else True
 
 
 def contents(rows: list[Change]) -> dict[tuple[str, str], Any]:
-    """The tables after the changes, as a sink that upserts by key has them: (table, key) → row."""
+    """The tables after the changes, as a sink that upserts by key has them: (table, key) → row. A column that no change
+    has told is missing."""
     state: dict[tuple[str, str], Any] = {}
+    moved: dict[tuple[str, str], Any] = {}
     for row in rows:
-        place = (row["table"], row["key"])
+        place, headers = (row["table"], row["key"]), dict(row["headers"] or ())
         if row["op"] == "t":
             state = {key: value for key, value in state.items() if key[0] != row["table"]}
         elif row["op"] == "d":
-            state.pop(place, None)
+            moved[row["table"], headers.get("new_key", "")] = state.pop(place, {})
         elif row["op"] in "cur":
-            headers = dict(row["headers"] or ())
-            kept = state.get((row["table"], headers.get("old_key", row["key"])), {}) if row["unchanged"] else {}
-            state[place] = {name: kept[name] for name in row["unchanged"] or ()} | json.loads(row["after"])
+            before = moved.pop(place, {}) if "old_key" in headers else state.get(place, {})
+            kept = {name: before[name] for name in row["unchanged"] or () if name in before}
+            state[place] = kept | json.loads(row["after"])
     return state

@@ -78,27 +78,27 @@ class Admissions:
         self._ledger, self._source, self._log = ledger, source, log
         self._index: tuple[int, TransactionIndex] | None = None
         self._waiting: list[Staged] = []
+        self._active = False
         self._next_poll = 0.0
         self._catch_up()
 
-    def tick(self, settled: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Admit at most one chunk: the stream comes first. `settled`: the position the log has passed."""
-        if self._log.in_transaction:
-            return
-        if not self._waiting and clock() >= self._next_poll:
-            self._poll()
-            self._next_poll = clock() + (BUSY_POLL_S if self._waiting or self._index else IDLE_POLL_S)
-        ready = next((each for each in self._waiting if self._source.is_past(settled, each.after)), None)
-        if ready is None:
+    def tick(self, settled: str, clock: Callable[[], float] = time.monotonic) -> bool:
+        """Admit at most one chunk: the stream comes first. `settled`: the position the log has passed. Returns
+        whether a snapshot is under way."""
+        if not self._log.in_transaction:
             if clock() >= self._next_poll:
-                self._waiting = []
-            return
-        self._waiting.remove(ready)
-        self._take(ready, settled)
+                self._poll()
+                self._next_poll = clock() + (BUSY_POLL_S if self._active else IDLE_POLL_S)
+            ready = next((each for each in self._waiting if self._source.is_past(settled, each.after)), None)
+            if ready is not None:
+                self._waiting.remove(ready)
+                self._take(ready, settled)
+        return self._active
 
     def _poll(self) -> None:
-        self._waiting = self._ledger.staged(self._source.id)
-        if not self._waiting and self._index and not self._ledger.runs(self._source.id, "active"):
+        self._active = bool(self._ledger.runs(self._source.id, "active"))
+        self._waiting = self._ledger.staged(self._source.id) if self._active else []
+        if not self._active:
             self._index = None
 
     def _take(self, staged: Staged, settled: str) -> None:

@@ -51,12 +51,13 @@ class Request:
     retry_jitter: float
 
 
-def capture(source: Source, log: LogWriter, pause: Callable[[], None]) -> None:
-    """Copy changes from `source` to `log` until the source ends."""
+def capture(source: Source, log: LogWriter, admissions: Admissions, pause: Callable[[], None]) -> None:
+    """Copy changes from `source` to `log` until the source ends, and chunks of snapshots between them."""
     for batch in source.batches(after=log.state()):
         log.append(batch)
         if batch.resume is not None:
             source.acknowledge(batch.resume)  # Law 1: durable first.
+        source.hurry(admissions.tick(source.settled()))
         pause()
 
 
@@ -66,7 +67,6 @@ class Tap:
     def __init__(self, request: Request) -> None:
         self._request = request
         self._source: Any = None
-        self._admissions: Admissions | None = None
         self._ledger = Ledger(Store(Path(request.store_path)))
         self._stopping = False
         self._backoff = Backoff(request.retry_initial_s, request.retry_max_s, request.retry_jitter)
@@ -98,22 +98,19 @@ class Tap:
         ) as log:
             model = SOURCES.load(request.type).model_validate(request.config)
             self._source = model.open(request.memory_bytes, request.group_commit_s)  # type: ignore[attr-defined]
-            self._admissions = Admissions(self._ledger, model, log)  # type: ignore[arg-type]
+            admissions = Admissions(self._ledger, model, log)  # type: ignore[arg-type]
             if self._stopping:
                 return
             try:
-                capture(self._source, log, self._between)
+                capture(self._source, log, admissions, self._between)
             finally:
                 self._captured_rows += self._source.vitals.rows
                 self._source.vitals.rows = 0
                 self._source.close()
 
     def _between(self) -> None:
-        """After each append: chunks of snapshots, status, retention, and the wait while the log is full of what sinks
-        still need."""
+        """After each append: status, retention, and the wait while the log is full of what sinks still need."""
         self._backoff.reset()
-        if self._admissions is not None:
-            self._admissions.tick(self._source.settled())
         now = time.monotonic()
         if now >= self._last_status + STATUS_S:
             self._publish("running")

@@ -40,6 +40,7 @@ MAX_ARENA_BYTES = 1 << 30
 REPORT_S = 1.0
 IDLE_S = 10.0
 WAIT_S = 0.5
+BUSY_WAIT_S = 0.005
 
 
 @dataclass
@@ -71,6 +72,7 @@ class PostgresStream:
         self._spilled = False
         self.vitals = Vitals()
         self.warnings: list[str] = []
+        self._wait_s = WAIT_S
 
     def stop(self) -> None:
         """End `batches` after the transactions that are already complete. Safe in a signal handler."""
@@ -109,6 +111,10 @@ class PostgresStream:
         """The position up to which everything committed is in the log, whether or not it had rows for us."""
         pending = self._rows.count or self._rows.finished or self._rows.in_transaction
         return messages.lsn_text(self._position if pending else max(self._position, self._idle_lsn))
+
+    def hurry(self, busy: bool) -> None:
+        """Take breaths more often while the server is silent."""
+        self._wait_s = BUSY_WAIT_S if busy else WAIT_S
 
     def keep_alive(self) -> None:
         """Tell the server we live while the tap waits for room in the log; nothing is read meanwhile."""
@@ -273,7 +279,7 @@ class PostgresStream:
     def _patience(self) -> float:
         """How long to sleep on the socket without delaying a group commit or a report."""
         if not self._rows.finished:
-            return WAIT_S
+            return self._wait_s
         return max(0.0, self._last_flush + self._group_commit_s - time.monotonic())
 
     # -- talking back ----------------------------------------------------------------------------------------

@@ -74,9 +74,9 @@ def _boundaries(table: Described, low: tuple[str, ...] | None, size: int, count:
     order = sql.SQL(", ").join(sql.Identifier(column.name) for column in table.key)
     texts = sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(column.name)) for column in table.key)
     return sql.SQL(
-        "SELECT {texts} FROM (SELECT {order}, row_number() OVER w AS \"#\", lead(true) OVER w IS NULL AS \"#last\" "
+        'SELECT {texts} FROM (SELECT {order}, row_number() OVER w AS "#", lead(true) OVER w IS NULL AS "#last" '
         "FROM (SELECT {order} FROM {table} WHERE {where} ORDER BY {order} LIMIT {limit}) AS part "
-        "WINDOW w AS (ORDER BY {order})) AS numbered WHERE \"#\" % {size} = 0 OR \"#last\" ORDER BY {order}"
+        'WINDOW w AS (ORDER BY {order})) AS numbered WHERE "#" % {size} = 0 OR "#last" ORDER BY {order}'
     ).format(texts=texts, order=order, table=table.name, where=where, limit=size * count, size=size)
 
 
