@@ -10,7 +10,8 @@ from typing import Any, Self
 
 from tailrace.backoff import Backoff
 from tailrace.control.ledger import Ledger, TableRequest
-from tailrace.supervisor.snapshots import Snapshots, read_here
+from tailrace.spark.snapshot import ReadHere
+from tailrace.supervisor.snapshots import Snapshots
 from tailrace.testing.waiting import eventually
 from tests.capture.running import Capturing, Change, Database
 
@@ -23,10 +24,10 @@ class Snapshotting:
         self.capturing = Capturing(db, folder / "log", pause=self._pause, ledger=ledger, snapshot=snapshot, **settings)
         self.source, self.ledger = self.capturing.source, self.capturing.ledger
         self.snapshots = Snapshots(
-            self.source, self.ledger, read_here(self.source, folder / "staged"), Backoff(0.01, 0.1, 0.0)
+            self.source, self.ledger, ReadHere(self.source, folder / "staged"), Backoff(0.01, 0.1, 0.0)
         )
-        self.gate = self.capturing.admissions.tick
-        self.capturing.admissions.tick = self._tick  # type: ignore[method-assign]
+        self._gate = self.capturing.admissions.tick
+        self.capturing.admissions.tick = self._tick  # type: ignore[method-assign,assignment]
         self.admitting = True
         self._death: BaseException | None = None
 
@@ -58,7 +59,7 @@ class Snapshotting:
         self.snapshots.begin(self.capturing.log.log_id, set())
 
     def request(self, *tables: str, filter: str | None = None) -> str:
-        wanted = [TableRequest(*name.split(".", 1), filter) for name in tables]
+        wanted = [TableRequest("public", name, filter) for name in tables]
         return self.ledger.request(self.source.id, "asked", wanted, log_id=self.capturing.log.log_id, since=0)
 
     def finish(self) -> list[Change]:
@@ -78,7 +79,7 @@ class Snapshotting:
             raise self._death
 
     def _tick(self, settled: str) -> bool:
-        return self.gate(settled) if self.admitting else True
+        return self._gate(settled) if self.admitting else True
 
 
 def contents(rows: list[Change]) -> dict[tuple[str, str], Any]:

@@ -1,5 +1,6 @@
-"""Whatever happens while a snapshot runs, the log folded by key equals the source. Seeds are printed; run one again with
-`SEED=n pytest tests/capture/test_snapshot_properties.py`."""
+"""Whatever happens while a snapshot runs, the log folded by key equals the source.
+
+Seeds are printed; `SEED=n pytest tests/capture/test_snapshot_properties.py` tells one story again."""
 
 from __future__ import annotations
 
@@ -141,7 +142,7 @@ class Story:
         self.run.admitting = not self.run.admitting
 
     def _ask(self) -> None:
-        self.run.request(f"public.{self.table}")
+        self.run.request(self.table)
 
     def _crash(self) -> None:
         self.run.die(Crash(), late=self.random.random() < 0.5)

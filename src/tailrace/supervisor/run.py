@@ -20,6 +20,7 @@ from tailrace.supervisor.taps import TapProcess
 
 if TYPE_CHECKING:
     from tailrace.supervisor.deliveries import SinkRunner
+    from tailrace.supervisor.snapshots import SnapshotThread
 
 TICK_S = 0.25
 TAP_DRAIN_S = 20.0
@@ -42,6 +43,7 @@ class Supervisor:
             name: TapProcess(pipeline.spec.source.type, pipeline.source, platform) for name, pipeline in sources.items()
         }
         self._runners: list[SinkRunner] = []
+        self._snapshots: dict[str, SnapshotThread] = {}
 
     def run(
         self,
@@ -76,7 +78,8 @@ class Supervisor:
     def status(self) -> Status:
         taps = {name: tap.status() for name, tap in self._taps.items()}
         sinks = tuple(runner.status(taps[runner.source_id].head) for runner in self._runners)
-        return Status(self._started, time.time(), tuple(taps.values()), sinks)
+        reading = tuple(each for thread in self._snapshots.values() for each in thread.status())
+        return Status(self._started, time.time(), tuple(taps.values()), sinks, reading)
 
     # -- the run ---------------------------------------------------------------------------------------------
 
@@ -85,6 +88,7 @@ class Supervisor:
             tap.start()  # first: it decodes while Spark's JVM comes up
         from tailrace.spark.session import open_session
         from tailrace.supervisor.deliveries import SinkRunner
+        from tailrace.supervisor.snapshots import start_snapshots
 
         settings, ports = self._platform.spark, self._platform.ports
         ui = {"spark.ui.enabled": "true", "spark.ui.port": str(ports.spark_ui)} if ports.spark_ui else {}
@@ -100,6 +104,9 @@ class Supervisor:
                 runner = SinkRunner(self._spark, pipeline, entry.type, entry.config, self._platform, connector)  # type: ignore[arg-type]
                 self._runners.append(runner)
                 runner.start()
+        for name, tap in self._taps.items():
+            self._snapshots[name] = thread = start_snapshots(self._spark, tap, self._layout, self._platform)
+            thread.start()
 
     def _loop(self, seconds: float | None, on_tick: Callable[[Status], None]) -> None:
         deadline = None if seconds is None else time.monotonic() + seconds
@@ -113,12 +120,16 @@ class Supervisor:
             self._stopping.wait(TICK_S)
 
     def _nothing_left(self) -> bool:
-        """Every sink has stopped for good, or cannot get on because its tap has."""
+        """Every sink has stopped for good, or cannot get on because its tap or its snapshot has."""
         dead = {name for name, tap in self._taps.items() if tap.failure is not None}
+        dead |= {name for name, thread in self._snapshots.items() if thread.failure is not None}
         return all(runner.failure is not None or runner.source_id in dead for runner in self._runners)
 
     def _is_finished(self) -> bool:
-        """Fix each source's position once, then each log's target once, then wait for the sinks."""
+        """Wait for snapshots, then fix each source's position once, then each log's target once, then wait for the
+        sinks."""
+        if any(thread.busy for thread in self._snapshots.values()):
+            return False
         if self._positions is None:
             self._positions = {p.source_id: p.source.current_position() for p in self._pipelines}  # type: ignore[attr-defined]
         for name, position in self._positions.items():
@@ -135,13 +146,15 @@ class Supervisor:
         )
 
     def _shut_down(self) -> None:
+        for thread in self._snapshots.values():
+            thread.stop()
         for runner in self._runners:
             runner.drain()
         for tap in self._taps.values():
             if not tap.stop(TAP_DRAIN_S):
                 tap.kill()
-        for runner in self._runners:
-            runner.join()
+        for each in (*self._runners, *self._snapshots.values()):
+            each.join()
         if hasattr(self, "_spark"):
             with contextlib.suppress(Exception):  # a JVM that is already gone has nothing to stop
                 self._spark.stop()
@@ -149,6 +162,7 @@ class Supervisor:
     def _raise_failure(self) -> None:
         failures: list[TailraceError | None] = [tap.failure for tap in self._taps.values()]
         failures += [runner.failure for runner in self._runners]
+        failures += [thread.failure for thread in self._snapshots.values()]
         for failure in failures:
             if failure is not None:
                 raise failure

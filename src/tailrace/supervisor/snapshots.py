@@ -10,24 +10,28 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
+from typing import cast
+
+from pyspark.sql import SparkSession
 
 from tailrace.backoff import Backoff
 from tailrace.capture.postgres import PostgresSource
+from tailrace.changelog import LogReader
 from tailrace.contracts import ChunkId, Extent, Staged
+from tailrace.control import Store
 from tailrace.control.ledger import Ledger, Run, TableRequest, TableRun
 from tailrace.errors import Action, SourceError, TailraceError, decide
+from tailrace.spark.snapshot import Outcome, Read, ReadHere, ReadInSpark, Task
+from tailrace.spec import Platform
+from tailrace.supervisor.layout import Layout
+from tailrace.supervisor.status import SnapshotStatus
+from tailrace.supervisor.taps import TapProcess
 
 CHUNKS_PER_TASK = 4
 AHEAD = 64
 """Chunks planned, and chunks staged, at most: what is read long before it is admitted is stale by then."""
 OWED_PER_CHUNK = 1000
 TICK_S = 0.1
-
-Task = list[tuple[ChunkId, Extent]]
-Outcome = Staged | TailraceError
-Read = Callable[[Task], list[Outcome]]
-"""Reads chunks one after another; each ends as a staged chunk or an error."""
 
 
 class Snapshots:
@@ -65,6 +69,14 @@ class Snapshots:
                 self._advance(run)
             except TailraceError as error:
                 self._handle(run.id, error)
+
+    def status(self) -> tuple[SnapshotStatus, ...]:
+        """The tables of runs that are under way."""
+        return tuple(
+            SnapshotStatus(self._source.id, run.id, table.name, table.state, table.rows_admitted, table.estimate)
+            for run in self._ledger.runs(self._source.id, "active")
+            for table in self._ledger.tables(run.id)
+        )
 
     def close(self) -> None:
         """Wait for what is being read; it is read again next time."""
@@ -153,6 +165,9 @@ class SnapshotThread(threading.Thread):
         """Whether something is still to be read or admitted."""
         return self.failure is None and (not self.begun or self._snapshots.busy)
 
+    def status(self) -> tuple[SnapshotStatus, ...]:
+        return self._snapshots.status() if self.begun else ()
+
     def stop(self) -> None:
         self._halt.set()
 
@@ -174,6 +189,22 @@ class SnapshotThread(threading.Thread):
             if decide(error) is Action.STOP:
                 self.failure = error
         self.failure = self.failure or self._snapshots.failure
+
+
+def start_snapshots(spark: SparkSession, tap: TapProcess, layout: Layout, platform: Platform) -> SnapshotThread:
+    """The snapshots of a tap's source, not yet begun."""
+    source = cast(PostgresSource, tap.source)
+    folder = layout.staged(source.id).absolute()
+    read = ReadInSpark(spark, ReadHere(source, folder))
+    snapshots = Snapshots(source, Ledger(Store(layout.store)), read, Backoff(*platform.retry.seconds()))
+
+    def ready() -> tuple[str, set[tuple[str, str]]] | None:
+        if tap.status().state != "running":
+            return None
+        log = LogReader(layout.log(source.id))
+        return log.log_id, {(schema.schema, schema.table) for schema in log.schemas.values()}
+
+    return SnapshotThread(snapshots, ready, source.id)
 
 
 def _wanted(mode: str, table: tuple[str, str], covered: set[tuple[str, str]], known: set[tuple[str, str]]) -> bool:
@@ -198,22 +229,3 @@ def _tasks(chunks: Sequence[tuple[ChunkId, Extent]]) -> list[Task]:
         else:
             tasks.append([pair])
     return tasks
-
-
-def read_here(source: PostgresSource, folder: Path) -> Read:
-    """Reads in this process, without Spark."""
-
-    def read(task: Task) -> list[Outcome]:
-        return read_task(source, folder, task)
-
-    return read
-
-
-def read_task(source: PostgresSource, folder: Path, task: Task) -> list[Outcome]:
-    outcomes: list[Outcome] = []
-    for chunk, extent in task:
-        try:
-            outcomes.append(source.read_chunk(chunk, extent, folder))
-        except TailraceError as error:
-            return [*outcomes, error]
-    return outcomes

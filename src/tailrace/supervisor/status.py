@@ -57,6 +57,18 @@ class SinkStatus:
 
 
 @dataclass(frozen=True)
+class SnapshotStatus:
+    """A table of a snapshot that is under way. `estimate` is the database's guess of its rows, where it has one."""
+
+    source: str
+    run: str
+    table: str
+    state: str
+    rows: int
+    estimate: int | None
+
+
+@dataclass(frozen=True)
 class Status:
     """One look at a run."""
 
@@ -64,6 +76,7 @@ class Status:
     at: float
     taps: tuple[TapStatus, ...] = ()
     sinks: tuple[SinkStatus, ...] = ()
+    snapshots: tuple[SnapshotStatus, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -30,7 +30,7 @@ class TapProcess:
 
     def __init__(self, kind: str, source: Model, platform: Platform) -> None:
         self.source_id: str = source.id  # type: ignore[attr-defined]
-        self._kind, self._source, self._platform = kind, source, platform
+        self._kind, self.source, self._platform = kind, source, platform
         self._layout = Layout(platform.data_dir)
         self._process: subprocess.Popen[bytes] | None = None
         self._backoff = Backoff(*platform.retry.seconds())
@@ -121,7 +121,7 @@ class TapProcess:
         fields = self._read_status()
         settled = fields.get("settled")
         fresh = fields.get("state") == "running"
-        return bool(fresh and settled and self._source.is_past(settled, position))  # type: ignore[attr-defined]
+        return bool(fresh and settled and self.source.is_past(settled, position))  # type: ignore[attr-defined]
 
     def _read_status(self) -> dict[str, Any]:
         try:
@@ -134,7 +134,7 @@ class TapProcess:
         platform = self._platform
         return Request(
             type=self._kind,
-            config=_revealed(self._source),
+            config=_revealed(self.source),
             log_path=str(self._layout.log(self.source_id).absolute()),
             store_path=str(self._layout.store.absolute()),
             status_path=str(self._layout.tap_status(self.source_id).absolute()),

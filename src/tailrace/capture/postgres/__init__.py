@@ -156,8 +156,8 @@ class PostgresSource(Model):
         from tailrace.capture.postgres.snapshot.plan import plan
         from tailrace.capture.postgres.snapshot.read import opened
 
-        with opened(self, schema, table) as (connection, described):
-            return plan(connection, described, after, size, count)
+        with opened(self, schema, table) as (catalog, described):
+            return plan(catalog.connection(), described, after, size, count)
 
     def read_chunk(self, chunk: ChunkId, extent: Extent, folder: Path) -> Staged:
         """Read a chunk into a file in `folder`. Runs where the data is wanted: in a Spark task."""

@@ -156,11 +156,16 @@ class PostgresCatalog:
             return oid, self._resolve(element)[0], delimiter
         return oid, 0, ","
 
-    def _run(self, action: Callable[[psycopg.Connection[TupleRow]], Any]) -> Any:
+    def connection(self) -> psycopg.Connection[TupleRow]:
+        """The connection itself, for what is more than a look-up."""
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._dsn)
+        return self._connection
+
+    def _run(self, action: Callable[[psycopg.Connection[TupleRow]], Any]) -> Any:
+        connection = self.connection()
         with refused():
-            return action(self._connection)
+            return action(connection)
 
 
 @contextmanager

@@ -62,12 +62,7 @@ def describe(
     """The table as this connection's transaction sees it."""
     found = connection.execute(_RELATION, (schema, table)).fetchall()
     if not found:
-        raise SourceError(
-            "source.table_missing",
-            f"the table {schema}.{table} is gone",
-            hint="it was dropped or renamed: take it out of the snapshot",
-            where=f"{schema}.{table}",
-        )
+        raise table_missing(schema, table)
     [(oid, identity, index)] = found
     published, row_filter = _published(connection, schema, table, publications)
     columns = connection.execute(_COLUMNS, (oid,)).fetchall()
@@ -76,6 +71,15 @@ def describe(
     relation = Relation(oid, schema, table, identity, tuple(_column(row, identity, key) for row in kept))
     spelled = {row[0]: KeyColumn(row[1], row[5]) for row in columns}
     return Described(relation, tuple(spelled[number] for number in key), row_filter)
+
+
+def table_missing(schema: str, table: str) -> SourceError:
+    return SourceError(
+        "source.table_missing",
+        f"the table {schema}.{table} is gone",
+        hint="it was dropped or renamed: the snapshot goes on without it",
+        where=f"{schema}.{table}",
+    )
 
 
 def _column(row: TupleRow, identity: str, key: tuple[int, ...]) -> RelationColumn:

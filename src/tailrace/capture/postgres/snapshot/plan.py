@@ -76,7 +76,7 @@ def _boundaries(table: Described, low: tuple[str, ...] | None, size: int, count:
     return sql.SQL(
         'SELECT {texts} FROM (SELECT {order}, row_number() OVER w AS "#", lead(true) OVER w IS NULL AS "#last" '
         "FROM (SELECT {order} FROM {table} WHERE {where} ORDER BY {order} LIMIT {limit}) AS part "
-        'WINDOW w AS (ORDER BY {order})) AS numbered WHERE "#" % {size} = 0 OR "#last" ORDER BY {order}'
+        'WINDOW w AS (ORDER BY {order})) AS numbered WHERE "#" % {size} = 0 OR "#last" ORDER BY "#"'
     ).format(texts=texts, order=order, table=table.name, where=where, limit=size * count, size=size)
 
 

@@ -9,22 +9,21 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import psycopg
 from psycopg import pq, sql
 from psycopg.rows import TupleRow
 
 from tailrace.capture.postgres.catalog import PostgresCatalog, refused
-from tailrace.capture.postgres.connection import connect
 from tailrace.capture.postgres.kernel import Stop
 from tailrace.capture.postgres.messages import lsn_number, lsn_text
 from tailrace.capture.postgres.relations import Relations
 from tailrace.capture.postgres.rows import Rows
 from tailrace.capture.postgres.setup import publications
-from tailrace.capture.postgres.snapshot.describe import Described, describe
+from tailrace.capture.postgres.snapshot.describe import Described, describe, table_missing
 from tailrace.capture.postgres.snapshot.plan import range_condition
 from tailrace.capture.staging import StagedFile
 from tailrace.contracts import ChunkId, Extent, Frame, Staged
@@ -39,29 +38,54 @@ PAGE_BYTES = 8192
 PAGE_HEADER_BYTES = 40
 
 
+class Session:
+    """A connection that is kept for the next chunk, with what it has learned of types. Closed when something fails."""
+
+    _kept: ClassVar[dict[str, list[PostgresCatalog]]] = {}
+
+    @classmethod
+    @contextmanager
+    def of(cls, source: PostgresSource) -> Iterator[PostgresCatalog]:
+        kept = cls._kept.setdefault(source.conninfo(), [])
+        try:
+            catalog = kept.pop()
+        except IndexError:
+            catalog = PostgresCatalog(source.conninfo())
+        try:
+            yield catalog
+        except BaseException:
+            catalog.close()
+            raise
+        kept.append(catalog)
+
+
 @contextmanager
-def opened(source: PostgresSource, schema: str, table: str) -> Iterator[tuple[psycopg.Connection[TupleRow], Described]]:
+def opened(source: PostgresSource, schema: str, table: str) -> Iterator[tuple[PostgresCatalog, Described]]:
     """A transaction with the table locked as a SELECT does, before its snapshot is taken, and the table as it sees
     it."""
-    with refused(), closing(connect(source.conninfo())) as connection:
+    with Session.of(source) as catalog, refused():
+        connection = catalog.connection()
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         connection.execute("SET LOCAL row_security = off")  # an error instead of rows that are silently left out
-        connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(schema, table)))
-        yield connection, describe(connection, schema, table, publications(source.publication_name))
+        try:
+            connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(schema, table)))
+        except psycopg.errors.UndefinedTable:
+            raise table_missing(schema, table) from None
+        yield catalog, describe(connection, schema, table, publications(source.publication_name))
+        connection.execute("COMMIT")
 
 
 def read(source: PostgresSource, chunk: ChunkId, extent: Extent, folder: Path) -> Staged:
     """Read the chunk and stage it in `folder`. Whoever reads it again later makes another file."""
-    with opened(source, chunk.schema, chunk.table) as (connection, table):
+    with opened(source, chunk.schema, chunk.table) as (catalog, table):
+        connection = catalog.connection()
         seen, after = _saw(connection)
-        with closing(PostgresCatalog(source.conninfo())) as catalog:
-            relations = Relations(_database(connection), SchemaBook(), catalog, lambda *_: True)
-            schema = relations.announce(table.relation)
+        relations = Relations(catalog.database(), SchemaBook(), catalog, lambda *_: True)
+        schema = relations.announce(table.relation)
         assert schema is not None
         name = folder / f"{chunk.run}-{chunk.number}-{uuid.uuid4().hex[:8]}.arrow"
         with StagedFile(name) as file:
             _copy(connection, table, extent, _Reader(Rows(ARENA_BYTES), relations, schema, file, reset=extent.whole))
-        connection.execute("COMMIT")
     return Staged(
         chunk,
         str(name),
@@ -142,8 +166,3 @@ def _copy(connection: psycopg.Connection[TupleRow], table: Described, extent: Ex
 
 def _error(result: pq.abc.PGresult) -> psycopg.Error:
     return psycopg.errors.error_from_result(result)
-
-
-def _database(connection: psycopg.Connection[TupleRow]) -> str:
-    [(name,)] = connection.execute("SELECT current_database()").fetchall()
-    return str(name)
