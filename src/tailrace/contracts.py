@@ -134,7 +134,8 @@ class Admitted:
 @dataclass(frozen=True)
 class Capture:
     """What a source yields: whole transactions with the position to resume after them, or a part of a
-    transaction that is still open (`resume` is None), which stays invisible until its end is appended."""
+    transaction that is still open (`resume` is None), which stays invisible until its end is appended. An empty
+    `resume` forgets the position: the source begins anew."""
 
     frame: Frame | None
     resume: Mapping[str, str] | None

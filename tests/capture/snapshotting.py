@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -64,15 +65,21 @@ class Snapshotting:
 
     def finish(self) -> list[Change]:
         """Until every run is over; returns what the log has then."""
+        self.work()
+        return self.capturing.changes()
+
+    def work(self, until: Callable[[], bool] | None = None) -> None:
+        """Plan and read until the condition holds; by default until every run is over."""
 
         def over() -> bool:
             self.snapshots.step()
+            if until is not None:
+                return until()
             assert self.capturing.error is None, self.capturing.error
             assert self.snapshots.failure is None, self.snapshots.failure
             return not self.snapshots.busy
 
         eventually(over, 60, every=0.003)
-        return self.capturing.changes()
 
     def _pause(self) -> None:
         if self._death is not None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from tailrace import lifeline
 from tailrace.backoff import Backoff
+from tailrace.capture.repair import start_over
 from tailrace.capture.snapshots import Admissions
 from tailrace.changelog import Bounds, LogWriter, Verdict, enforce
 from tailrace.contracts import Source
@@ -103,6 +104,9 @@ class Tap:
                 return
             try:
                 capture(self._source, log, admissions, self._between)
+            except SourceError as error:
+                if not start_over(error, model, self._ledger, log):  # type: ignore[arg-type]
+                    raise
             finally:
                 self._captured_rows += self._source.vitals.rows
                 self._source.vitals.rows = 0

@@ -132,6 +132,11 @@ class Ledger:
         """Stop it where it is; what is in the log stays. False where it is over already."""
         return self._end(run, "cancelled", None)
 
+    def begin_at(self, run: str, since: int) -> None:
+        """Nothing in the log before `since` concerns this run."""
+        with self._store.transaction() as connection:
+            _execute(connection, "UPDATE snapshot_runs SET since = :since WHERE id = :run", run=run, since=since)
+
     def fail(self, run: str, error: TailraceError) -> bool:
         return self._end(run, "failed", error)
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from tailrace.errors import SetupError
 
 
 @dataclass(frozen=True)
@@ -44,3 +49,32 @@ class Layout:
     @property
     def spark_log(self) -> Path:
         return self.root / "spark.log"
+
+
+@contextlib.contextmanager
+def run_lock(layout: Layout, pipeline: str) -> Iterator[None]:
+    """Held by the one process that runs a pipeline."""
+    folder = layout.pipeline(pipeline)
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "run.lock", "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SetupError(
+                "pipeline.running",
+                f"the pipeline {pipeline!r} is already running in this data directory",
+                hint="stop the other process, or use another data_dir",
+            ) from None
+        yield
+
+
+def is_running(layout: Layout, pipeline: str) -> bool:
+    """Whether a process runs the pipeline."""
+    try:
+        with open(layout.pipeline(pipeline) / "run.lock") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False

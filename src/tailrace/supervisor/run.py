@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import threading
@@ -12,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from tailrace.errors import SetupError, TailraceError
+from tailrace.errors import TailraceError
 from tailrace.spec import Pipeline, Platform
-from tailrace.supervisor.layout import Layout
+from tailrace.supervisor.layout import Layout, run_lock
 from tailrace.supervisor.status import Status
 from tailrace.supervisor.taps import TapProcess
 
@@ -172,7 +171,7 @@ class Supervisor:
         """One process per pipeline: two would fight for its checkpoints."""
         with contextlib.ExitStack() as stack:
             for pipeline in self._pipelines:
-                stack.enter_context(_lock(self._layout, pipeline.name))
+                stack.enter_context(run_lock(self._layout, pipeline.name))
             yield
 
     @contextlib.contextmanager
@@ -193,19 +192,3 @@ class Supervisor:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _lock(layout: Layout, pipeline: str) -> Iterator[None]:
-    folder = layout.pipeline(pipeline)
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "run.lock", "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SetupError(
-                "pipeline.running",
-                f"the pipeline {pipeline!r} is already running in this data directory",
-                hint="stop the other process, or use another data_dir",
-            ) from None
-        yield

@@ -27,7 +27,7 @@ from tailrace.supervisor.layout import Layout
 from tailrace.supervisor.status import SnapshotStatus
 from tailrace.supervisor.taps import TapProcess
 
-CHUNKS_PER_TASK = 4
+CHUNKS_PER_TASK = 8
 AHEAD = 64
 """Chunks planned, and chunks staged, at most: what is read long before it is admitted is stale by then."""
 OWED_PER_CHUNK = 1000

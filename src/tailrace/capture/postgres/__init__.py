@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,7 +16,8 @@ from tailrace.config import Dsn, Model, Secret
 if TYPE_CHECKING:
     from tailrace.capture.postgres.snapshot.visibility import Visibility
     from tailrace.capture.postgres.stream import PostgresStream
-    from tailrace.contracts import ChunkId, Extent, Staged
+    from tailrace.contracts import ChunkId, Extent, Frame, Staged
+    from tailrace.schema import TableSchema
 
 _NAME_LENGTH = 63
 
@@ -145,6 +149,26 @@ class PostgresSource(Model):
 
         return lsn_number(position) >= lsn_number(other)
 
+    def forget_position(self) -> None:
+        """Drop the slot: the next stream begins anew."""
+        from tailrace.capture.postgres.catalog import PostgresCatalog
+
+        with closing(PostgresCatalog(self.conninfo())) as catalog:
+            catalog.drop_slot(self.slot_name)
+
+    def reset_rows(self, tables: Iterable[TableSchema]) -> Frame:
+        """A truncate of each table, as one transaction."""
+        from tailrace.capture.postgres.rows import Rows
+
+        rows = Rows(1 << 20)
+        rows.begin(0, int(time.time() * 1e6))
+        for table in tables:
+            rows.add("t", table, None, {"reason": "repair"})
+        rows.commit(0)
+        frame, _ = rows.take_finished()
+        assert frame is not None
+        return frame
+
     def snapshot_tables(self) -> list[tuple[str, str, int | None]]:
         """(schema, table, estimated rows) of every captured table."""
         from tailrace.capture.postgres.snapshot.plan import tables
@@ -158,6 +182,14 @@ class PostgresSource(Model):
 
         with opened(self, schema, table) as (catalog, described):
             return plan(catalog.connection(), described, after, size, count)
+
+    def check_filter(self, schema: str, table: str, condition: str) -> None:
+        """Refuse SQL that is not a condition over the table's columns; nothing of it is executed."""
+        from tailrace.capture.postgres.snapshot.plan import explain
+        from tailrace.capture.postgres.snapshot.read import opened
+
+        with opened(self, schema, table) as (catalog, described):
+            explain(catalog.connection(), described, condition)
 
     def read_chunk(self, chunk: ChunkId, extent: Extent, folder: Path) -> Staged:
         """Read a chunk into a file in `folder`. Runs where the data is wanted: in a Spark task."""

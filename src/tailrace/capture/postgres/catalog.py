@@ -139,6 +139,10 @@ class PostgresCatalog:
         plugin, database, pid, confirmed, lost = found[0]
         return Slot(plugin, database, pid, lsn_number(confirmed) if confirmed else 0, lost)
 
+    def drop_slot(self, name: str) -> None:
+        """Drop a slot of ours that nobody reads; harmless where there is none."""
+        self.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", name)
+
     def _resolve(self, oid: int) -> tuple[int, int, str]:
         """(base oid, element's base oid or 0, element delimiter)."""
         found = self.rows(

@@ -12,6 +12,7 @@ from tailrace.surfaces.cli.doctor import doctor
 from tailrace.surfaces.cli.log import log
 from tailrace.surfaces.cli.run import run
 from tailrace.surfaces.cli.schema import schema
+from tailrace.surfaces.cli.snapshot import snapshot
 from tailrace.surfaces.cli.validate import validate
 from tailrace.surfaces.cli.version import version
 
@@ -23,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _command in (validate, run, demo, doctor, schema, version):
+for _command in (validate, run, snapshot, demo, doctor, schema, version):
     app.command()(_command)
 app.add_typer(log, name="log")
 

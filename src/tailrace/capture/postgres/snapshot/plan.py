@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg import sql
+from psycopg import pq, sql
 from psycopg.rows import TupleRow
 
 from tailrace.capture.postgres.catalog import PostgresCatalog, Table
@@ -17,6 +17,7 @@ from tailrace.capture.postgres.patterns import TablePatterns
 from tailrace.capture.postgres.setup import matching_tables
 from tailrace.capture.postgres.snapshot.describe import Described, KeyColumn
 from tailrace.contracts import Extent
+from tailrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from tailrace.capture.postgres import PostgresSource
@@ -47,6 +48,20 @@ def plan(
     found = connection.execute(_boundaries(table, low, size, count)).fetchall()
     highs = [tuple(str(value) for value in row) for row in found]
     return [Extent(low=before, high=high) for before, high in zip([low, *highs], highs, strict=False)]
+
+
+def explain(connection: psycopg.Connection[TupleRow], table: Described, condition: str) -> None:
+    """Raise `snapshot.filter` where the database does not take the condition."""
+    query = sql.SQL("EXPLAIN SELECT FROM {} WHERE ({})").format(table.name, _raw(condition))
+    result = connection.pgconn.exec_params(query.as_bytes(connection), [])  # never more than one statement
+    if result.status == pq.ExecStatus.TUPLES_OK:
+        return
+    message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode()
+    raise ConfigError(
+        "snapshot.filter",
+        f"not a condition on {table.relation.schema}.{table.relation.table}: {message}",
+        hint="write it as after WHERE, over the table's own columns",
+    )
 
 
 def range_condition(table: Described, extent: Extent) -> sql.Composable:

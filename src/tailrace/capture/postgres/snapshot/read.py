@@ -145,7 +145,7 @@ def _copy(connection: psycopg.Connection[TupleRow], table: Described, extent: Ex
         table.columns, table.name, range_condition(table, extent)
     )
     raw = connection.pgconn
-    result = raw.exec_(query.as_bytes(connection))
+    result = raw.exec_params(query.as_bytes(connection), [])  # never more than one statement
     if result.status != pq.ExecStatus.COPY_OUT:
         raise _error(result)
     lines = bytearray()
