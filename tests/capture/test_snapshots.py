@@ -114,6 +114,9 @@ def test_a_commit_that_waits_for_a_standby_counts_as_unseen(db: Database, tmp_pa
     with Snapshotting(db, tmp_path) as run:
         with waiting_commit(db, "UPDATE items SET v = 'new' WHERE id = 1"):
             eventually(lambda: run.capturing.stream.vitals.rows == 1)
+            with psycopg.connect(db.dsn) as later:  # so that it is not the newest transaction either
+                later.execute("SELECT pg_current_xact_id()")
+                later.rollback()
             run.begin()
             run.work()
             found = logged(run.capturing.path)
