@@ -171,17 +171,6 @@ def test_a_partitioned_table_is_one_table(db: Database, capturing: Start) -> Non
     ]
 
 
-def test_unchanged_toast_values_are_named(db: Database, capturing: Start) -> None:
-    db.run("CREATE TABLE t (id int PRIMARY KEY, big text, n int)", "ALTER TABLE t ALTER big SET STORAGE EXTERNAL")
-    run = capturing(db)
-    db.run("INSERT INTO t VALUES (1, repeat('x', 9000), 0)", "UPDATE t SET n = 1", "UPDATE t SET id = 2")
-    created, updated, deleted, moved = run.changes()
-    assert len(json.loads(created["after"])["big"]) == 9000
-    assert (updated["after"], updated["unchanged"]) == ('{"id":1,"n":1}', ["big"])
-    assert (deleted["op"], deleted["unchanged"]) == ("d", None)
-    assert (moved["op"], moved["after"], moved["unchanged"]) == ("c", '{"id":2,"n":1}', ["big"])
-
-
 def test_the_origin_of_replicated_transactions(db: Database, capturing: Start) -> None:
     db.run("CREATE TABLE t (id int PRIMARY KEY)")
     run = capturing(db)
