@@ -19,6 +19,8 @@ from tailrace.errors import SetupError, SourceError
 
 MARK = "made by tailrace"
 """The comment on publications that are ours to change."""
+GENERATED_PUBLISHED = 180_000
+"""The first version that can publish generated columns, and only stored ones."""
 
 
 @dataclass(frozen=True)
@@ -105,15 +107,24 @@ class PostgresCatalog:
         return bool(allowed)
 
     def tables(self) -> list[Table]:
-        """Every table a publication could carry, partitions represented by their root."""
+        """Every table a publication could carry, partitions represented by their root.
+
+        A generated column that is not published cannot be part of the identity: under FULL a virtual one (18 refuses
+        the user's UPDATE then), in a key any of them before 18 (the key would not be whole).
+        """
         found = self.rows(
-            "SELECT n.nspname, c.relname, c.relreplident = 'f' OR EXISTS (SELECT FROM pg_index i "
+            "SELECT n.nspname, c.relname, CASE c.relreplident WHEN 'f' THEN NOT EXISTS (SELECT FROM pg_attribute a "
+            "  WHERE a.attrelid = c.oid AND a.attgenerated = 'v') "
+            "ELSE EXISTS (SELECT FROM pg_index i "
             "  WHERE i.indrelid = c.oid AND i.indimmediate AND CASE c.relreplident WHEN 'i' THEN i.indisreplident "
-            "  WHEN 'd' THEN i.indisprimary ELSE false END) "
+            "  WHEN 'd' THEN i.indisprimary ELSE false END "
+            "  AND (current_setting('server_version_num')::int >= %s OR NOT EXISTS (SELECT FROM pg_attribute a "
+            "    WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey) AND a.attgenerated <> ''))) END "
             "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
             "WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition "
             "AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg_toast%%' "
-            "ORDER BY 1, 2"
+            "ORDER BY 1, 2",
+            GENERATED_PUBLISHED,
         )
         return [Table(*row) for row in found]
 

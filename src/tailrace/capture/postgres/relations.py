@@ -91,9 +91,10 @@ class Relations:
         return self._book.enter(TableSchema(-1, self._database, "", prefix, (), ()))
 
     def _key(self, relation: Relation) -> tuple[str, ...]:
-        """The primary key under DEFAULT and FULL, the index's columns under USING INDEX."""
+        """The primary key under DEFAULT and FULL, the index's columns under USING INDEX; never a part of a key."""
         if relation.identity == "f":
-            return self._catalog.primary_key(relation.oid)
+            key = self._catalog.primary_key(relation.oid)
+            return key if set(key) <= {column.name for column in relation.columns} else ()
         return tuple(column.name for column in relation.columns if column.identity)
 
     def _build(self) -> None:

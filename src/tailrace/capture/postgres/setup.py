@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import LiteralString
 
 from psycopg import sql
 
-from tailrace.capture.postgres.catalog import MARK, PostgresCatalog, Table
+from tailrace.capture.postgres.catalog import GENERATED_PUBLISHED, MARK, PostgresCatalog, Table
 from tailrace.capture.postgres.connection import ReplicationStream, quote_identifier
 from tailrace.capture.postgres.messages import lsn_number, lsn_text
 from tailrace.capture.postgres.patterns import TablePatterns
@@ -165,13 +166,14 @@ def _publish(catalog: PostgresCatalog, name: str, tables: list[Table], operation
     existing = catalog.publication_tables(name)
     if existing is None:
         listed = sql.SQL("FOR TABLE {}").format(_names(tables)) if tables else sql.SQL("")
-        create = "CREATE PUBLICATION {name} {tables} WITH (publish = {publish}, publish_via_partition_root = true)"
+        create = "CREATE PUBLICATION {name} {tables} WITH (publish = {publish}, {options})"
         mark = "COMMENT ON PUBLICATION {name} IS {mark}"
         catalog.execute(  # in one transaction: without its mark it would be someone else's
             sql.SQL(f"{create}; {mark}").format(
                 name=sql.Identifier(name),
                 tables=listed,
                 publish=sql.Literal(operations),
+                options=sql.SQL(_options(catalog)),
                 mark=sql.Literal(MARK),
             )
         )
@@ -180,6 +182,12 @@ def _publish(catalog: PostgresCatalog, name: str, tables: list[Table], operation
     elif existing and not tables:
         last = [table for table in catalog.tables() if table.name in existing]
         catalog.execute(sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(sql.Identifier(name), _names(last)))
+
+
+def _options(catalog: PostgresCatalog) -> LiteralString:
+    """From 18 on, an UPDATE fails where a stored generated column of the replica identity is not published."""
+    generated = int(catalog.setting("server_version_num")) >= GENERATED_PUBLISHED
+    return "publish_via_partition_root = true" + (", publish_generated_columns = stored" if generated else "")
 
 
 def _names(tables: list[Table]) -> sql.Composable:

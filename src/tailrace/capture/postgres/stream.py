@@ -133,7 +133,7 @@ class PostgresStream:
             setup.check_publications(self._catalog, self._config.publication_name)
         publications = setup.ensure_publications(self._catalog, self._config.publication_name, tables)
         self.warnings = [
-            f"{table.name} has no primary key or replica identity: only its inserts and truncates are captured"
+            f"{table.name} has no usable primary key or replica identity: only its inserts and truncates are captured"
             for table in tables
             if not table.identity
         ]

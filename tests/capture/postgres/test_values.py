@@ -1,0 +1,189 @@
+"""Every value of the table in `values.py` becomes the JSON it names, on every path and every major version."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from tailrace.testing.servers import PostgresServer
+from tests.capture.postgres.values import DEFINITIONS, OFFERS, VALUES, Value, values
+from tests.capture.running import Capturing, Change, Database
+
+MAJORS = (15, 16, 18)
+UNSTORABLE = {"gtsvector"}
+"""The built-in type that has no input: no column can hold a value of it."""
+
+
+class Shelf(Database):
+    """A database with every value: a table GROUP with rows 1 and 2, and what a capture saw of it and of GROUP_full."""
+
+    changes: list[Change]
+
+    def image(self, table: str, op: str, side: str) -> dict[str, str]:
+        """The columns of a change's row image, each its JSON text."""
+        [found, *_] = [row for row in self.changes if (row["table"], row["op"]) == (table, op)]
+        assert found["unchanged"] is None
+        return split(found[side])
+
+
+Path = Callable[[Shelf, str], dict[str, str]]
+"""A way from a group's table to the JSON text of its columns."""
+
+
+def inserted(db: Shelf, table: str) -> dict[str, str]:
+    return db.image(table, "c", "after")
+
+
+def updated(db: Shelf, table: str) -> dict[str, str]:
+    return db.image(table, "u", "after")
+
+
+def updated_under_full_identity(db: Shelf, table: str) -> dict[str, str]:
+    return db.image(f"{table}_full", "u", "after")
+
+
+def old_under_full_identity(db: Shelf, table: str) -> dict[str, str]:
+    return db.image(f"{table}_full", "u", "before")
+
+
+def deleted_under_full_identity(db: Shelf, table: str) -> dict[str, str]:
+    return db.image(f"{table}_full", "d", "before")
+
+
+PATHS: list[Path] = [
+    inserted,
+    updated,
+    updated_under_full_identity,
+    old_under_full_identity,
+    deleted_under_full_identity,
+]
+"""A further path, such as a snapshot's, is a further function here."""
+
+
+@pytest.fixture(scope="module", params=MAJORS)
+def shelf(
+    request: pytest.FixtureRequest,
+    postgres_server: Callable[[int], PostgresServer],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Shelf]:
+    with Shelf(postgres_server(request.param)) as db:
+        db.run(*(f'CREATE EXTENSION "{name}"' for name in sorted(_extensions(db))), *DEFINITIONS)
+        db.run(*(statement for group in VALUES for statement in _tables(group, _columns(db, group))))
+        with Capturing(db, tmp_path_factory.mktemp("values") / "log") as run:
+            for group in VALUES:
+                _fill(db, group, _columns(db, group))
+            db.changes = run.changes()
+        yield db
+
+
+@pytest.mark.parametrize("group", VALUES)
+@pytest.mark.parametrize("path", PATHS)
+def test_values(shelf: Shelf, path: Path, group: str) -> None:
+    columns = _columns(shelf, group)
+    found = path(shelf, group)
+    wrong = [
+        (each.type, each.texts[0][:80], found[each.column][:200], each.json[:200])
+        for each in columns
+        if found[each.column] != each.json
+    ]
+    assert not wrong
+    assert found.keys() - {"id", "n"} == {each.column for each in columns}
+
+
+@pytest.mark.parametrize("group", VALUES)
+def test_nulls(shelf: Shelf, group: str) -> None:
+    """The row that was made empty before it got its values."""
+    [_, empty] = [row for row in shelf.changes if (row["table"], row["op"]) == (group, "c")]
+    assert split(empty["after"]) == {"id": "2", "n": "null", **{each.column: "null" for each in _columns(shelf, group)}}
+
+
+def test_images_are_one_line_of_valid_json(shelf: Shelf) -> None:
+    texts = [row[side] for row in shelf.changes for side in ("key", "before", "after") if row[side] is not None]
+    assert len(texts) > 5 * len(VALUES)
+    for text in texts:
+        assert isinstance(json.loads(text, parse_constant=pytest.fail), dict)
+        assert not set("\n\r") & set(text)
+
+
+def test_every_type_of_the_server_is_in_the_table(shelf: Shelf) -> None:
+    """Built-in types and the tests' own: a major version that brings a new type must bring it into the table."""
+    known = (
+        "SELECT oid::regtype::text FROM pg_type WHERE typarray <> 0 AND typcategory <> 'A' AND typtype <> 'p' "
+        "AND typrelid NOT IN (SELECT oid FROM pg_class WHERE relkind <> 'c') "
+        "AND typnamespace <> 'information_schema'::regnamespace "
+        "AND NOT EXISTS (SELECT FROM pg_depend WHERE objid = pg_type.oid AND deptype = 'e')"
+    )
+    used = "SELECT atttypid::regtype::text FROM pg_attribute WHERE attnum > 0 AND attrelid::regclass::text = ANY(%s)"
+    columns = {name for (name,) in shelf.rows(used, list(VALUES))}
+    missing = {name for (name,) in shelf.rows(known)} - columns - UNSTORABLE
+    assert missing == ({"xml"} if "xml" not in OFFERS[shelf.server.major] else set())
+
+
+def test_what_the_servers_offer_is_known(shelf: Shelf) -> None:
+    """Which of what the cases need each server has; what no server has would not be tested at all."""
+    needs = {case.needs for cases in VALUES.values() for case in cases} - {""}
+    available = {name for (name,) in shelf.rows("SELECT name FROM pg_available_extensions")}
+    xml = {"xml"} if _takes_xml(shelf) else set()
+    assert (available | xml) & needs == OFFERS[shelf.server.major]
+    assert set().union(*OFFERS.values()) == needs
+
+
+def split(image: str) -> dict[str, str]:
+    """A JSON object's members as they are written."""
+    decoder, found, at = json.JSONDecoder(), {}, 1
+    while image[at - 1] != "}":
+        name, at = decoder.raw_decode(image, at)
+        _, end = decoder.raw_decode(image, _after_blanks(image, at + 1))
+        end = _after_blanks(image, end)
+        found[name], at = image[at + 1 : end], end + 1
+    return found
+
+
+def _after_blanks(text: str, at: int) -> int:
+    while text[at] in " \t":
+        at += 1
+    return at
+
+
+def _columns(db: Database, group: str) -> list[Value]:
+    return values(group, db.server.major)
+
+
+def _extensions(db: Database) -> set[str]:
+    return OFFERS[db.server.major] - {"xml"}
+
+
+def _takes_xml(db: Database) -> bool:
+    try:
+        return bool(db.value("SELECT '<a/>'::xml IS NOT NULL"))
+    except psycopg.errors.FeatureNotSupported:
+        return False
+
+
+def _tables(group: str, columns: list[Value]) -> Iterator[str]:
+    listed = ", ".join(f"{each.column} {each.type}" for each in columns)
+    for table in (group, f"{group}_full"):
+        yield f"CREATE TABLE {table} (id int PRIMARY KEY, n int, {listed})"
+    yield f"ALTER TABLE {group}_full REPLICA IDENTITY FULL"
+
+
+def _fill(db: Database, group: str, columns: list[Value]) -> None:
+    """Rows 1 and 2 of GROUP have the values, one by insert, one by update; GROUP_full's row comes, changes, goes."""
+    names = ", ".join(each.column for each in columns)
+    literals = ", ".join(each.literal for each in columns)
+    texts = [text for each in columns for text in each.texts]
+    update = f"UPDATE {group} SET {', '.join(f'{each.column} = {each.literal}' for each in columns)} WHERE id = 2"
+    _run(db, f"INSERT INTO {group} (id, {names}) VALUES (1, {literals})", texts)
+    db.run(f"INSERT INTO {group} (id) VALUES (2)")
+    _run(db, update, texts)
+    _run(db, f"INSERT INTO {group}_full (id, {names}) VALUES (1, {literals})", texts)
+    db.run(f"UPDATE {group}_full SET n = 1", f"DELETE FROM {group}_full")
+
+
+def _run(db: Database, statement: str, parameters: list[Any]) -> None:
+    with db.connect() as connection:
+        connection.execute(statement.encode(), parameters)
