@@ -81,6 +81,7 @@ class LogState:
 
     resume: Mapping[str, str] | None
     schemas: tuple[TableSchema, ...]
+    log_id: str = ""
 
 
 class Source(Protocol):

@@ -60,7 +60,7 @@ class LogWriter:
 
     def state(self) -> LogState:
         """Where capture continues: the last durable position and every schema version known."""
-        return LogState(self._resume, tuple(self._schemas.values()))
+        return LogState(self._resume, tuple(self._schemas.values()), self.log_id)
 
     def append(self, capture: Capture) -> int:
         """Make `capture` durable and return the log's next offset.

@@ -42,6 +42,8 @@ class Slot:
     active_pid: int | None
     confirmed: int
     lost: bool
+    synced: bool = False
+    """Whether it is a standby's copy of its primary's slot."""
 
 
 class PostgresCatalog:
@@ -89,6 +91,15 @@ class PostgresCatalog:
         [(value,)] = self.rows("SELECT current_setting(%s)", name)
         return str(value)
 
+    def version(self) -> int:
+        """As PostgreSQL numbers it: 180000 is 18.0."""
+        return int(self.setting("server_version_num"))
+
+    def in_recovery(self) -> bool:
+        """Whether the server is a standby."""
+        [(standby,)] = self.rows("SELECT pg_is_in_recovery()")
+        return bool(standby)
+
     def current_position(self) -> str:
         [(lsn,)] = self.rows(
             "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() "
@@ -129,14 +140,24 @@ class PostgresCatalog:
 
     def slot(self, name: str) -> Slot | None:
         found = self.rows(
-            "SELECT plugin, database, active_pid, confirmed_flush_lsn::text, coalesce(wal_status = 'lost', false) "
-            "FROM pg_replication_slots WHERE slot_name = %s AND slot_type = 'logical'",
+            "SELECT plugin, database, active_pid, confirmed_flush_lsn::text, coalesce(wal_status = 'lost', false), "
+            "coalesce((to_jsonb(s) ->> 'synced')::bool, false) "  # PostgreSQL 17 and newer
+            "FROM pg_replication_slots s WHERE slot_name = %s AND slot_type = 'logical'",
             name,
         )
         if not found:
             return None
-        plugin, database, pid, confirmed, lost = found[0]
-        return Slot(plugin, database, pid, lsn_number(confirmed) if confirmed else 0, lost)
+        plugin, database, pid, confirmed, lost, synced = found[0]
+        return Slot(plugin, database, pid, lsn_number(confirmed) if confirmed else 0, lost, synced)
+
+    def end_reader(self, pid: int, application: str) -> bool:
+        """End the replication session `pid` where it goes by the name `application`; whether it is gone."""
+        found = self.rows(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_replication WHERE pid = %s AND application_name = %s",
+            pid,
+            application,
+        )
+        return found == [(True,)]
 
     def _resolve(self, oid: int) -> tuple[int, int, str]:
         """(base oid, element's base oid or 0, element delimiter)."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from tailrace.capture.postgres import messages, setup
 from tailrace.capture.postgres.catalog import PostgresCatalog
-from tailrace.capture.postgres.connection import ReplicationStream
+from tailrace.capture.postgres.connection import APPLICATION, ReplicationStream
 from tailrace.capture.postgres.kernel import WAL_HEADER, Stop
 from tailrace.capture.postgres.patterns import TablePatterns
 from tailrace.capture.postgres.relations import Relations
@@ -40,6 +40,8 @@ MAX_ARENA_BYTES = 1 << 30
 REPORT_S = 1.0
 IDLE_S = 10.0
 WAIT_S = 0.5
+_ID_LENGTH, _LOG_ID_LENGTH = 37, 16
+"""How much of both fits into an application_name of 63 characters."""
 
 
 @dataclass
@@ -119,9 +121,11 @@ class PostgresStream:
 
     def _open(self, after: LogState) -> ReplicationStream:
         setup.check_settings(self._catalog)
-        self._stream = stream = ReplicationStream(self._config.conninfo())
+        application = f"{APPLICATION}:{self._config.id[:_ID_LENGTH]}:{after.log_id[:_LOG_ID_LENGTH]}"
+        self._stream = stream = ReplicationStream(self._config.conninfo(), application)
+        self._standby = self._catalog.in_recovery()  # before the timeline is asked for: see _resume
         self._server = setup.identify(stream)
-        setup.check_server(self._server, after.resume)  # before anything is made on it
+        setup.check_server(stream, self._server, after.resume)  # before anything is made on it
         tables = setup.matching_tables(self._catalog, self._patterns)
         if after.resume is not None:
             setup.check_publications(self._catalog, self._config.publication_name)
@@ -132,6 +136,7 @@ class PostgresStream:
             if not table.identity
         ]
         slot = self._config.slot_name
+        setup.end_zombie(self._catalog, slot, application)
         self._position = setup.ensure_slot(self._catalog, stream, slot, self._server, after.resume)
         self._book = SchemaBook(after.schemas)
         self._relations = Relations(self._server.database, self._book, self._catalog, self._patterns.match)
@@ -142,6 +147,9 @@ class PostgresStream:
         return stream
 
     def _resume(self, lsn: int) -> dict[str, str]:
+        if self._standby and not self._catalog.in_recovery():
+            # What came since may be of the new timeline: a position must never carry the wrong one.
+            raise SourceError("source.disconnected", "the standby was promoted", hint="it is reconnected")
         self._position = lsn
         return {
             "lsn": messages.lsn_text(lsn),
