@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from tailrace.config import Dsn, Model, Secret
+from tailrace.config import Dsn, Duration, Model, Secret
 
 if TYPE_CHECKING:
     from tailrace.capture.postgres.stream import PostgresStream
@@ -79,6 +80,14 @@ class PostgresSource(Model):
             examples=["tailrace_shop"],
         ),
     ] = None
+
+    heartbeat: Annotated[
+        Duration,
+        Field(
+            description="While the captured tables are idle and others write WAL, a logical message is emitted this "
+            "often, so that the slot moves on. `0s`: never.",
+        ),
+    ] = timedelta(seconds=10)
 
     @property
     def connector(self) -> str:

@@ -114,6 +114,13 @@ class PostgresCatalog:
         )
         return bool(allowed)
 
+    def may_emit_messages(self) -> bool:
+        [(allowed,)] = self.rows(
+            "SELECT bool_and(has_function_privilege(oid, 'EXECUTE')) FROM pg_proc "
+            "WHERE proname = 'pg_logical_emit_message' AND pronamespace = 'pg_catalog'::regnamespace"
+        )
+        return bool(allowed)
+
     def tables(self) -> list[Table]:
         """Every table a publication could carry, partitions represented by their root."""
         found = self.rows(
