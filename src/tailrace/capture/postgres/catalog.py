@@ -20,6 +20,12 @@ MARK = "made by tailrace"
 """The comment on publications that are ours to change."""
 
 
+_IDENTITY = """
+c.relreplident = 'f' OR EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indimmediate
+AND CASE c.relreplident WHEN 'i' THEN i.indisreplident WHEN 'd' THEN i.indisprimary ELSE false END)
+"""
+
+
 @dataclass(frozen=True)
 class Table:
     """A table that a pattern matches. `identity`: whether updates and deletes can name their row."""
@@ -124,21 +130,50 @@ class PostgresCatalog:
     def tables(self) -> list[Table]:
         """Every table a publication could carry, partitions represented by their root."""
         found = self.rows(
-            "SELECT n.nspname, c.relname, c.relreplident = 'f' OR EXISTS (SELECT FROM pg_index i "
-            "  WHERE i.indrelid = c.oid AND i.indimmediate AND CASE c.relreplident WHEN 'i' THEN i.indisreplident "
-            "  WHEN 'd' THEN i.indisprimary ELSE false END) "
-            "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            f"SELECT n.nspname, c.relname, {_IDENTITY} FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
             "WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition "
             "AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg_toast%%' "
             "ORDER BY 1, 2"
         )
         return [Table(*row) for row in found]
 
+    def partitions(self) -> list[tuple[Table, str, str]]:
+        """The partitions that hold rows, each with its root's schema and name."""
+        found = self.rows(
+            f"SELECT n.nspname, c.relname, {_IDENTITY}, rn.nspname, r.relname "
+            "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "JOIN pg_class r ON r.oid = pg_partition_root(c.oid) JOIN pg_namespace rn ON rn.oid = r.relnamespace "
+            "WHERE c.relkind = 'r' AND c.relpersistence = 'p' AND c.relispartition ORDER BY 1, 2"
+        )
+        return [(Table(*row[:3]), row[3], row[4]) for row in found]
+
+    def partition_root(self, schema: str, table: str) -> tuple[str, str] | None:
+        """Schema and name of the partitioned table that a partition is part of."""
+        found = self.rows(
+            "SELECT rn.nspname, r.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "JOIN pg_class r ON r.oid = pg_partition_root(c.oid) JOIN pg_namespace rn ON rn.oid = r.relnamespace "
+            "WHERE n.nspname = %s AND c.relname = %s AND c.relispartition",
+            schema,
+            table,
+        )
+        return (found[0][0], found[0][1]) if found else None
+
     def publication_tables(self, name: str) -> set[str] | None:
-        """Names of the tables in a publication; None where it does not exist."""
+        """Names of the tables in a publication; None where it does not exist.
+
+        A partitioned table is listed, and so are its partitions where the publication names changes by them.
+        """
         if not self.rows("SELECT FROM pg_publication WHERE pubname = %s", name):
             return None
-        found = self.rows("SELECT schemaname || '.' || tablename FROM pg_publication_tables WHERE pubname = %s", name)
+        found = self.rows(
+            "SELECT schemaname || '.' || tablename FROM pg_publication_tables WHERE pubname = %s UNION "
+            "SELECT n.nspname || '.' || c.relname FROM pg_publication p JOIN pg_class c ON c.relkind = 'p' "
+            "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE p.pubname = %s AND (p.puballtables "
+            "OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid) "
+            "OR EXISTS (SELECT FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = n.oid))",
+            name,
+            name,
+        )
         return {table for (table,) in found}
 
     def publication_is_ours(self, name: str) -> bool:

@@ -24,6 +24,9 @@ FAILOVER_SLOTS = 170000
 INSERTS = "_inserts"
 """Suffix of the publication for tables whose updates and deletes cannot name a row: it publishes inserts only."""
 
+_Candidate = tuple[Table, tuple[tuple[str, str], ...]]
+"""A table and the names, as (schema, table), that a pattern may know it by."""
+
 
 @dataclass(frozen=True)
 class Server:
@@ -58,17 +61,48 @@ def check_settings(catalog: PostgresCatalog) -> None:
         )
 
 
-def matching_tables(catalog: PostgresCatalog, patterns: TablePatterns) -> list[Table]:
+def matching_tables(catalog: PostgresCatalog, patterns: TablePatterns, publication: str) -> list[Table]:
     """The tables to capture; a pattern that matches none is an error, because it is a typing mistake or a gap."""
-    tables = catalog.tables()
-    for pattern in patterns.unmatched((table.schema, table.table) for table in tables):
+    candidates = _candidates(catalog, publication)
+    for pattern in patterns.unmatched(name for _, names in candidates for name in names):
         raise SetupError(
             "source.table_missing",
             f"no table matches {pattern!r}",
             hint="create the table or correct source.tables; a pattern is schema.table, with * for any part",
             where="spec.source.config.tables",
         )
-    return [table for table in tables if patterns.match(table.schema, table.table)]
+    return _fitting(candidates, patterns)
+
+
+def captured_tables(catalog: PostgresCatalog, patterns: TablePatterns, publication: str) -> list[Table]:
+    """The tables to capture, whether or not every pattern has one."""
+    return _fitting(_candidates(catalog, publication), patterns)
+
+
+def _fitting(candidates: list[_Candidate], patterns: TablePatterns) -> list[Table]:
+    return [table for table, names in candidates if any(patterns.match(*name) for name in names)]
+
+
+def _candidates(catalog: PostgresCatalog, publication: str) -> list[_Candidate]:
+    """What can be captured, as the stream will name it.
+
+    A partitioned table is one table, unless a publication of the user's names changes by partition: then its
+    partitions are tables of their own, which also go by their root's name.
+    """
+    published = catalog.publication_tables(publication) or set()
+    partitions = catalog.partitions()
+    apart = {(schema, table) for part, schema, table in partitions if part.name in published}
+    whole: list[_Candidate] = [
+        (table, ((table.schema, table.table),))
+        for table in catalog.tables()
+        if (table.schema, table.table) not in apart
+    ]
+    parts: list[_Candidate] = [
+        (part, ((part.schema, part.table), (schema, table)))
+        for part, schema, table in partitions
+        if (schema, table) in apart
+    ]
+    return whole + parts
 
 
 def check_publications(catalog: PostgresCatalog, name: str) -> None:

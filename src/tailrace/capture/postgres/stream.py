@@ -137,7 +137,7 @@ class PostgresStream:
         self._standby = self._catalog.in_recovery()  # before the timeline is asked for: see _resume
         self._server = setup.identify(stream)
         setup.check_server(stream, self._server, after.resume)  # before anything is made on it
-        tables = setup.matching_tables(self._catalog, self._patterns)
+        tables = setup.matching_tables(self._catalog, self._patterns, self._config.publication_name)
         if after.resume is not None:
             setup.check_publications(self._catalog, self._config.publication_name)
         publications = setup.ensure_publications(self._catalog, self._config.publication_name, tables)
@@ -150,7 +150,7 @@ class PostgresStream:
         setup.end_zombie(self._catalog, slot, application)
         self._position = setup.ensure_slot(self._catalog, stream, slot, self._server, after.resume)
         self._book = SchemaBook(after.schemas)
-        self._relations = Relations(self._server.database, self._book, self._catalog, self._patterns.match)
+        self._relations = Relations(self._server.database, self._book, self._catalog, self._wanted)
         self._idle_lsn = self._position
         self._last_flush = self._last_idle = self._last_report = 0.0
         self._reply_wanted = False
@@ -161,6 +161,13 @@ class PostgresStream:
         self._heartbeat_s = self._heartbeat_every()
         stream.start(slot, self._position, publications)
         return stream
+
+    def _wanted(self, schema: str, table: str) -> bool:
+        """Whether changes of a table, as the stream names it, are captured: by its name or its root's."""
+        if self._patterns.match(schema, table):
+            return True
+        root = self._catalog.partition_root(schema, table)
+        return root is not None and self._patterns.match(*root)
 
     def _resume(self, lsn: int) -> dict[str, str]:
         if self._standby and not self._catalog.in_recovery():
