@@ -151,6 +151,7 @@ class LogState:
 
     resume: Mapping[str, str] | None
     book: SchemaBook
+    log_id: str = ""
 
 
 class Source(Protocol):

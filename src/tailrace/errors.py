@@ -77,6 +77,7 @@ RETRYABLE = frozenset(
     {
         "source.unreachable",
         "source.slot_in_use",
+        "source.standby",
         "source.disconnected",
         "log.no_space",
         "sink.unavailable",

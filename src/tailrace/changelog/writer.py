@@ -61,7 +61,7 @@ class LogWriter:
 
     def state(self) -> LogState:
         """Where capture continues: the last durable position and every schema version known."""
-        return LogState(self._resume or None, self.book)
+        return LogState(self._resume or None, self.book, self.log_id)
 
     @property
     def in_transaction(self) -> bool:

@@ -11,7 +11,11 @@ SinkState = Literal["starting", "running", "waiting", "failed", "stopped"]
 
 @dataclass(frozen=True)
 class TapStatus:
-    """A source's tap. `settled` is the source position up to which everything committed is in the log."""
+    """A source's tap. `settled` is the source position up to which everything committed is in the log.
+
+    The log is `lag_bytes` of WAL and at most `lag_s` behind the server. The slot holds `held_bytes` there;
+    `safe_wal_size` more may be written before it is lost (None: no bound), in `time_to_loss_s` as things go.
+    """
 
     source: str
     state: TapState = "starting"
@@ -23,6 +27,12 @@ class TapStatus:
     received_lsn: int = 0
     durable_lsn: int = 0
     settled: str = ""
+    wal_status: str = ""
+    lag_bytes: int = 0
+    lag_s: float | None = None
+    held_bytes: int = 0
+    safe_wal_size: int | None = None
+    time_to_loss_s: float | None = None
     head: int = 0
     warnings: tuple[str, ...] = ()
     error: dict[str, str] | None = None

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from typing import Any
 
 from tailrace.backoff import Backoff
@@ -158,6 +159,8 @@ def _revealed(model: Model) -> dict[str, Any]:
             return value.get_secret_value()
         if isinstance(value, Model):
             return {name: reveal(getattr(value, name)) for name in type(value).model_fields}
+        if isinstance(value, timedelta):
+            return value.total_seconds()
         if isinstance(value, os.PathLike):
             return str(value)
         if isinstance(value, tuple | list):

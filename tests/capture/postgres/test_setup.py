@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from tailrace.capture.postgres.connection import ReplicationStream
 from tailrace.changelog import LogWriter
 from tailrace.contracts import Capture
 from tailrace.errors import TailraceError
 from tailrace.testing.servers import PostgresServer
+from tailrace.testing.waiting import eventually
 from tests.capture.running import Capturing, Database
 
 Start = Callable[..., Capturing]
@@ -203,3 +206,39 @@ def test_a_server_that_goes_away_is_a_lost_connection(table: Database, capturing
 def _terminate_readers(db: Database) -> None:
     query: Any = "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = %s"
     db.rows(query, db.name)
+
+
+def _reader(db: Database, application: str) -> ReplicationStream:
+    """Somebody who reads the slot and does not go away."""
+    stream = ReplicationStream(db.dsn, application)
+    stream.start(db.source().slot_name, 0, (db.source().publication_name,))
+    return stream
+
+
+def test_a_dead_reader_of_our_own_is_ended(table: Database, capturing: Start) -> None:
+    """As after a crash whose connection the server still holds for alive."""
+    first = capturing(table)
+    [(name,)] = _readers(table)
+    first.stop()
+    with closing(_reader(table, name)):
+        run = capturing(table)
+        table.run("INSERT INTO t VALUES (1)")
+        assert [row["key"] for row in run.changes()] == ['{"id":1}']
+
+
+def test_a_reader_of_another_log_or_program_is_left_alone(table: Database, capturing: Start, tmp_path: Path) -> None:
+    first = capturing(table)
+    [(name,)] = _readers(table)
+    first.stop()
+    with closing(_reader(table, name)), Capturing(table, tmp_path / "another log") as run:
+        assert refused(run).code == "source.slot_in_use"
+        assert _readers(table) == [(name,)]
+    eventually(lambda: not _readers(table))
+    with closing(_reader(table, "pg_recvlogical")):
+        assert refused(capturing(table)).code == "source.slot_in_use"
+        assert _readers(table) == [("pg_recvlogical",)]
+
+
+def _readers(db: Database) -> list[Any]:
+    query = "SELECT application_name FROM pg_stat_replication JOIN pg_replication_slots ON pid = active_pid"
+    return db.rows(f"{query} WHERE database = %s", db.name)

@@ -6,12 +6,13 @@ import re
 import time
 from collections.abc import Iterable
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from tailrace.config import Dsn, Model, Secret
+from tailrace.config import Dsn, Duration, Model, Secret
 
 if TYPE_CHECKING:
     from tailrace.capture.postgres.snapshot.visibility import Visibility
@@ -104,6 +105,13 @@ class PostgresSource(Model):
     snapshot: Annotated[
         Snapshot, Field(description="Rows from before the stream. Absent: none are read (`mode: never`).")
     ] = Snapshot(mode="never")
+    heartbeat: Annotated[
+        Duration,
+        Field(
+            description="While the captured tables are idle and others write WAL, a logical message is emitted this "
+            "often, so that the slot moves on. `0s`: never.",
+        ),
+    ] = timedelta(seconds=10)
 
     @property
     def connector(self) -> str:

@@ -23,6 +23,16 @@ GENERATED_PUBLISHED = 180_000
 """The first version that can publish generated columns, and only stored ones."""
 
 
+_IDENTITY = """
+CASE c.relreplident WHEN 'f' THEN NOT EXISTS (SELECT FROM pg_attribute a
+    WHERE a.attrelid = c.oid AND a.attgenerated = 'v')
+ELSE EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indimmediate
+    AND CASE c.relreplident WHEN 'i' THEN i.indisreplident WHEN 'd' THEN i.indisprimary ELSE false END
+    AND (current_setting('server_version_num')::int >= %s OR NOT EXISTS (SELECT FROM pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey) AND a.attgenerated <> ''))) END
+"""
+
+
 @dataclass(frozen=True)
 class Table:
     """A table that a pattern matches. `identity`: whether updates and deletes can name their row."""
@@ -45,6 +55,8 @@ class Slot:
     active_pid: int | None
     confirmed: int
     lost: bool
+    synced: bool = False
+    """Whether it is a standby's copy of its primary's slot."""
 
 
 class PostgresCatalog:
@@ -92,6 +104,15 @@ class PostgresCatalog:
         [(value,)] = self.rows("SELECT current_setting(%s)", name)
         return str(value)
 
+    def version(self) -> int:
+        """As PostgreSQL numbers it: 180000 is 18.0."""
+        return int(self.setting("server_version_num"))
+
+    def in_recovery(self) -> bool:
+        """Whether the server is a standby."""
+        [(standby,)] = self.rows("SELECT pg_is_in_recovery()")
+        return bool(standby)
+
     def current_position(self) -> str:
         [(lsn,)] = self.rows(
             "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() "
@@ -106,6 +127,13 @@ class PostgresCatalog:
         )
         return bool(allowed)
 
+    def may_emit_messages(self) -> bool:
+        [(allowed,)] = self.rows(
+            "SELECT bool_and(has_function_privilege(oid, 'EXECUTE')) FROM pg_proc "
+            "WHERE proname = 'pg_logical_emit_message' AND pronamespace = 'pg_catalog'::regnamespace"
+        )
+        return bool(allowed)
+
     def tables(self) -> list[Table]:
         """Every table a publication could carry, partitions represented by their root.
 
@@ -113,14 +141,7 @@ class PostgresCatalog:
         the user's UPDATE then), in a key any of them before 18 (the key would not be whole).
         """
         found = self.rows(
-            "SELECT n.nspname, c.relname, CASE c.relreplident WHEN 'f' THEN NOT EXISTS (SELECT FROM pg_attribute a "
-            "  WHERE a.attrelid = c.oid AND a.attgenerated = 'v') "
-            "ELSE EXISTS (SELECT FROM pg_index i "
-            "  WHERE i.indrelid = c.oid AND i.indimmediate AND CASE c.relreplident WHEN 'i' THEN i.indisreplident "
-            "  WHEN 'd' THEN i.indisprimary ELSE false END "
-            "  AND (current_setting('server_version_num')::int >= %s OR NOT EXISTS (SELECT FROM pg_attribute a "
-            "    WHERE a.attrelid = c.oid AND a.attnum = ANY (i.indkey) AND a.attgenerated <> ''))) END "
-            "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            f"SELECT n.nspname, c.relname, {_IDENTITY} FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
             "WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND NOT c.relispartition "
             "AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg_toast%%' "
             "ORDER BY 1, 2",
@@ -128,11 +149,44 @@ class PostgresCatalog:
         )
         return [Table(*row) for row in found]
 
+    def partitions(self) -> list[tuple[Table, str, str]]:
+        """The partitions that hold rows, each with its root's schema and name."""
+        found = self.rows(
+            f"SELECT n.nspname, c.relname, {_IDENTITY}, rn.nspname, r.relname "
+            "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "JOIN pg_class r ON r.oid = pg_partition_root(c.oid) JOIN pg_namespace rn ON rn.oid = r.relnamespace "
+            "WHERE c.relkind = 'r' AND c.relpersistence = 'p' AND c.relispartition ORDER BY 1, 2",
+            GENERATED_PUBLISHED,
+        )
+        return [(Table(*row[:3]), row[3], row[4]) for row in found]
+
+    def partition_root(self, schema: str, table: str) -> tuple[str, str] | None:
+        """Schema and name of the partitioned table that a partition is part of."""
+        found = self.rows(
+            "SELECT rn.nspname, r.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "JOIN pg_class r ON r.oid = pg_partition_root(c.oid) JOIN pg_namespace rn ON rn.oid = r.relnamespace "
+            "WHERE n.nspname = %s AND c.relname = %s AND c.relispartition",
+            schema,
+            table,
+        )
+        return (found[0][0], found[0][1]) if found else None
+
     def publication_tables(self, name: str) -> set[str] | None:
-        """Names of the tables in a publication; None where it does not exist."""
+        """Names of the tables in a publication; None where it does not exist.
+
+        A partitioned table is listed, and so are its partitions where the publication names changes by them.
+        """
         if not self.rows("SELECT FROM pg_publication WHERE pubname = %s", name):
             return None
-        found = self.rows("SELECT schemaname || '.' || tablename FROM pg_publication_tables WHERE pubname = %s", name)
+        found = self.rows(
+            "SELECT schemaname || '.' || tablename FROM pg_publication_tables WHERE pubname = %s UNION "
+            "SELECT n.nspname || '.' || c.relname FROM pg_publication p JOIN pg_class c ON c.relkind = 'p' "
+            "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE p.pubname = %s AND (p.puballtables "
+            "OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid) "
+            "OR EXISTS (SELECT FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = n.oid))",
+            name,
+            name,
+        )
         return {table for (table,) in found}
 
     def publication_is_ours(self, name: str) -> bool:
@@ -141,14 +195,24 @@ class PostgresCatalog:
 
     def slot(self, name: str) -> Slot | None:
         found = self.rows(
-            "SELECT plugin, database, active_pid, confirmed_flush_lsn::text, coalesce(wal_status = 'lost', false) "
-            "FROM pg_replication_slots WHERE slot_name = %s AND slot_type = 'logical'",
+            "SELECT plugin, database, active_pid, confirmed_flush_lsn::text, coalesce(wal_status = 'lost', false), "
+            "coalesce((to_jsonb(s) ->> 'synced')::bool, false) "  # PostgreSQL 17 and newer
+            "FROM pg_replication_slots s WHERE slot_name = %s AND slot_type = 'logical'",
             name,
         )
         if not found:
             return None
-        plugin, database, pid, confirmed, lost = found[0]
-        return Slot(plugin, database, pid, lsn_number(confirmed) if confirmed else 0, lost)
+        plugin, database, pid, confirmed, lost, synced = found[0]
+        return Slot(plugin, database, pid, lsn_number(confirmed) if confirmed else 0, lost, synced)
+
+    def end_reader(self, pid: int, application: str) -> bool:
+        """End the replication session `pid` where it goes by the name `application`; whether it is gone."""
+        found = self.rows(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_replication WHERE pid = %s AND application_name = %s",
+            pid,
+            application,
+        )
+        return found == [(True,)]
 
     def drop_slot(self, name: str) -> None:
         """Drop a slot of ours that nobody reads; harmless where there is none."""

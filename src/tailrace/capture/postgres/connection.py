@@ -11,7 +11,7 @@ from array import array
 
 import psycopg
 from psycopg import pq
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
 from tailrace.capture.postgres.messages import lsn_text, status_update
@@ -29,6 +29,16 @@ PINNED = {
     "idle_session_timeout": "0",
 }
 CONNECT_TIMEOUT_S = 10
+NETWORK = {
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "4",
+    "tcp_user_timeout": "30000",
+}
+"""A network that is cut without a word is noticed within half a minute, unless the DSN says otherwise."""
+APPLICATION = "tailrace"
+REPAIR = "`tailrace snapshot PIPELINE.yaml --repair` reads the affected tables anew and continues from there"
+"""The way out of every lost position."""
 KEEPALIVE_BYTES = 18
 """A keepalive's size; every WAL message is longer, its header alone has 25 bytes."""
 _REFUSED = (
@@ -87,9 +97,9 @@ def connect_error(text: str) -> TailraceError:
 class ReplicationStream:
     """A replication connection in copy mode. Not thread-safe."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, application: str = APPLICATION) -> None:
         try:
-            conninfo = _conninfo(dsn, replication="database")
+            conninfo = _conninfo(dsn, replication="database", application_name=application)
         except psycopg.ProgrammingError as error:
             raise _bad_dsn(error) from error
         self._connection = pq.PGconn.connect(conninfo.encode())
@@ -186,7 +196,8 @@ def quote_identifier(name: str) -> str:
 
 
 def _conninfo(dsn: str, **extra: str) -> str:
-    return make_conninfo(dsn, connect_timeout=CONNECT_TIMEOUT_S, application_name="tailrace", **extra)
+    fixed = {"connect_timeout": str(CONNECT_TIMEOUT_S), "application_name": APPLICATION, **extra}
+    return make_conninfo("", **{**NETWORK, **conninfo_to_dict(dsn), **fixed})
 
 
 def _bad_dsn(error: psycopg.Error) -> SetupError:
@@ -224,13 +235,13 @@ def _command_error(result: pq.abc.PGresult) -> TailraceError:
             return SourceError(
                 "source.position_lost",
                 f"the server cannot give the changes after our position any more: {text}",
-                hint="the slot was invalidated: drop it and this source's log, then take the data anew",
+                hint=REPAIR,
             )
         case "42704" if "replication slot" in text:
             return SourceError(
                 "source.position_lost",
                 f"the replication slot is gone: {text}",
-                hint="remove this source's log to start over; sinks then need the current rows once more",
+                hint=REPAIR,
             )
         case "42704":
             return SetupError("source.publication", text, hint="the publication must exist while changes are made")

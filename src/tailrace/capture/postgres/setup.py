@@ -6,6 +6,7 @@ Nothing is ever skipped here: a position the server cannot give is an error that
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import LiteralString
@@ -13,13 +14,19 @@ from typing import LiteralString
 from psycopg import sql
 
 from tailrace.capture.postgres.catalog import GENERATED_PUBLISHED, MARK, PostgresCatalog, Table
-from tailrace.capture.postgres.connection import ReplicationStream, quote_identifier
+from tailrace.capture.postgres.connection import REPAIR, ReplicationStream, quote_identifier
 from tailrace.capture.postgres.messages import lsn_number, lsn_text
 from tailrace.capture.postgres.patterns import TablePatterns
+from tailrace.capture.postgres.timelines import check_history
 from tailrace.errors import SetupError, SourceError
 
+FAILOVER_SLOTS = 170000
+"""The server version from which a slot can be carried to a standby."""
 INSERTS = "_inserts"
 """Suffix of the publication for tables whose updates and deletes cannot name a row: it publishes inserts only."""
+
+_Candidate = tuple[Table, tuple[tuple[str, str], ...]]
+"""A table and the names, as (schema, table), that a pattern may know it by."""
 
 
 @dataclass(frozen=True)
@@ -55,17 +62,48 @@ def check_settings(catalog: PostgresCatalog) -> None:
         )
 
 
-def matching_tables(catalog: PostgresCatalog, patterns: TablePatterns) -> list[Table]:
+def matching_tables(catalog: PostgresCatalog, patterns: TablePatterns, publication: str) -> list[Table]:
     """The tables to capture; a pattern that matches none is an error, because it is a typing mistake or a gap."""
-    tables = catalog.tables()
-    for pattern in patterns.unmatched((table.schema, table.table) for table in tables):
+    candidates = _candidates(catalog, publication)
+    for pattern in patterns.unmatched(name for _, names in candidates for name in names):
         raise SetupError(
             "source.table_missing",
             f"no table matches {pattern!r}",
             hint="create the table or correct source.tables; a pattern is schema.table, with * for any part",
             where="spec.source.config.tables",
         )
-    return [table for table in tables if patterns.match(table.schema, table.table)]
+    return _fitting(candidates, patterns)
+
+
+def captured_tables(catalog: PostgresCatalog, patterns: TablePatterns, publication: str) -> list[Table]:
+    """The tables to capture, whether or not every pattern has one."""
+    return _fitting(_candidates(catalog, publication), patterns)
+
+
+def _fitting(candidates: list[_Candidate], patterns: TablePatterns) -> list[Table]:
+    return [table for table, names in candidates if any(patterns.match(*name) for name in names)]
+
+
+def _candidates(catalog: PostgresCatalog, publication: str) -> list[_Candidate]:
+    """What can be captured, as the stream will name it.
+
+    A partitioned table is one table, unless a publication of the user's names changes by partition: then its
+    partitions are tables of their own, which also go by their root's name.
+    """
+    published = catalog.publication_tables(publication) or set()
+    partitions = catalog.partitions()
+    apart = {(schema, table) for part, schema, table in partitions if part.name in published}
+    whole: list[_Candidate] = [
+        (table, ((table.schema, table.table),))
+        for table in catalog.tables()
+        if (table.schema, table.table) not in apart
+    ]
+    parts: list[_Candidate] = [
+        (part, ((part.schema, part.table), (schema, table)))
+        for part, schema, table in partitions
+        if (schema, table) in apart
+    ]
+    return whole + parts
 
 
 def check_publications(catalog: PostgresCatalog, name: str) -> None:
@@ -76,7 +114,7 @@ def check_publications(catalog: PostgresCatalog, name: str) -> None:
             raise SourceError(
                 "source.publication_lost",
                 f"the publication {each!r} is gone: changes made since cannot be read",
-                hint="remove this source's log and slot to start over, or make the publication and accept the gap",
+                hint=f"make the publication again; {REPAIR}",
             )
 
 
@@ -107,17 +145,23 @@ def ensure_slot(
     resume: Mapping[str, str] | None,
 ) -> int:
     """The position to start at: the log's, once it is certain that the slot still has everything after it."""
-    check_server(server, resume)
+    check_server(stream, server, resume)
     found = catalog.slot(slot)
     if found is None:
         if resume is not None:
             raise _position_lost(f"the replication slot {slot!r} is gone", resume["lsn"])
-        return _create(stream, slot)
+        return _create(catalog, stream, slot)
     if found.plugin != "pgoutput" or found.database != server.database:
         raise SetupError(
             "source.slot_foreign",
             f"the slot {slot!r} belongs to {found.plugin} in database {found.database!r}",
             hint="choose another source.slot",
+        )
+    if found.synced and catalog.in_recovery():
+        raise SourceError(
+            "source.standby",
+            f"the server is a standby, and its slot {slot!r} a copy of the primary's",
+            hint="point source.dsn at the primary, or promote this server; it is retried",
         )
     if found.lost:
         raise _position_lost(f"the replication slot {slot!r} lost its WAL", resume["lsn"] if resume else "its start")
@@ -129,7 +173,7 @@ def ensure_slot(
         raise SourceError(
             "source.wrong_server",
             f"the log is at {resume['lsn']}, but the server's WAL ends at {lsn_text(server.flushed)}",
-            hint="the server was restored from a backup: remove this source's log and slot to start over",
+            hint=f"the server was restored from a backup: {REPAIR}",
         )
     if found.confirmed > position:
         # PostgreSQL would silently skip ahead to the slot's own position.
@@ -139,9 +183,24 @@ def ensure_slot(
     return position
 
 
-def check_server(server: Server, resume: Mapping[str, str] | None) -> None:
-    """A position means something only on the server and database it is from."""
-    if resume is None or (resume["system"], resume["database"]) == (server.system, server.database):
+def end_zombie(catalog: PostgresCatalog, slot: str, application: str) -> None:
+    """End a walsender that still serves an earlier life of this tap.
+
+    `application` names source and log, and a log has one living writer: whoever reads the slot under that name
+    is a connection whose other end is dead, and the server has not noticed yet.
+    """
+    found = catalog.slot(slot)
+    if found is not None and found.active_pid is not None:
+        with contextlib.suppress(SetupError):  # of another role: the server will notice by itself
+            catalog.end_reader(found.active_pid, application)
+
+
+def check_server(stream: ReplicationStream, server: Server, resume: Mapping[str, str] | None) -> None:
+    """A position means something only in the database it is from, on a server whose history has it."""
+    if resume is None:
+        return
+    if (resume["system"], resume["database"]) == (server.system, server.database):
+        check_history(stream, server.timeline, resume)
         return
     raise SourceError(
         "source.wrong_server",
@@ -194,9 +253,12 @@ def _names(tables: list[Table]) -> sql.Composable:
     return sql.SQL(", ").join(sql.Identifier(table.schema, table.table) for table in tables)
 
 
-def _create(stream: ReplicationStream, slot: str) -> int:
+def _create(catalog: PostgresCatalog, stream: ReplicationStream, slot: str) -> int:
+    """A slot that standbys can copy where the server knows such slots; a standby cannot make one itself."""
+    copied = catalog.version() >= FAILOVER_SLOTS and not catalog.in_recovery()
+    options = "SNAPSHOT 'nothing'" + (", FAILOVER true" if copied else "")
     [(_, consistent_point, *_)] = stream.command(
-        f"CREATE_REPLICATION_SLOT {quote_identifier(slot)} LOGICAL pgoutput NOEXPORT_SNAPSHOT"
+        f"CREATE_REPLICATION_SLOT {quote_identifier(slot)} LOGICAL pgoutput ({options})"
     )
     return lsn_number(str(consistent_point))
 
@@ -205,5 +267,5 @@ def _position_lost(what: str, position: str) -> SourceError:
     return SourceError(
         "source.position_lost",
         f"{what}: changes after {position} can no longer be read",
-        hint="remove this source's log and slot to start over; sinks then need the current rows once more",
+        hint=REPAIR,
     )

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace.capture.postgres import messages, setup
+from tailrace.capture.postgres import health, messages, setup
 from tailrace.capture.postgres.catalog import PostgresCatalog
-from tailrace.capture.postgres.connection import ReplicationStream
+from tailrace.capture.postgres.connection import APPLICATION, ReplicationStream
 from tailrace.capture.postgres.kernel import WAL_HEADER, Stop
 from tailrace.capture.postgres.patterns import TablePatterns
 from tailrace.capture.postgres.relations import Relations
 from tailrace.capture.postgres.rows import Rows
 from tailrace.contracts import Capture, LogState
-from tailrace.errors import SourceError
+from tailrace.errors import Action, SourceError, TailraceError, decide
 from tailrace.schema import SchemaBook, TableSchema
 
 if TYPE_CHECKING:
@@ -41,6 +41,11 @@ REPORT_S = 1.0
 IDLE_S = 10.0
 WAIT_S = 0.5
 BUSY_WAIT_S = 0.005
+HEARTBEAT = "tailrace.heartbeat"
+HEARTBEAT_BYTES = 1 << 20
+"""WAL that others must have written since the last heartbeat: a heartbeat alone must not keep a server busy."""
+_ID_LENGTH, _LOG_ID_LENGTH = 37, 16
+"""How much of both fits into an application_name of 63 characters."""
 
 
 @dataclass
@@ -52,6 +57,12 @@ class Vitals:
     rows: int = 0
     transactions: int = 0
     last_commit_us: int = 0
+    wal_status: str = ""
+    lag_bytes: int = 0
+    lag_s: float | None = None
+    held_bytes: int = 0
+    safe_wal_size: int | None = None
+    time_to_loss_s: float | None = None
 
 
 class PostgresStream:
@@ -99,6 +110,7 @@ class PostgresStream:
                 self._hear(messages.keepalive(pulse))
             yield from self._due()
             self._report(stream)
+            self._watch()
             if not more:
                 yield Capture(None, None)  # a breath: the tap looks after status and retention
                 if len(data) >= STREAMING_BYTES:
@@ -120,33 +132,52 @@ class PostgresStream:
         """Tell the server we live while the tap waits for room in the log; nothing is read meanwhile."""
         if self._stream is not None:
             self._report(self._stream)
+            self._watch()
 
     # -- opening ---------------------------------------------------------------------------------------------
 
     def _open(self, after: LogState) -> ReplicationStream:
         setup.check_settings(self._catalog)
-        self._stream = stream = ReplicationStream(self._config.conninfo())
+        application = f"{APPLICATION}:{self._config.id[:_ID_LENGTH]}:{after.log_id[:_LOG_ID_LENGTH]}"
+        self._stream = stream = ReplicationStream(self._config.conninfo(), application)
+        self._standby = self._catalog.in_recovery()  # before the timeline is asked for: see _resume
         self._server = setup.identify(stream)
-        setup.check_server(self._server, after.resume)  # before anything is made on it
-        tables = setup.matching_tables(self._catalog, self._patterns)
+        setup.check_server(stream, self._server, after.resume)  # before anything is made on it
+        tables = setup.matching_tables(self._catalog, self._patterns, self._config.publication_name)
         if after.resume is not None:
             setup.check_publications(self._catalog, self._config.publication_name)
         publications = setup.ensure_publications(self._catalog, self._config.publication_name, tables)
-        self.warnings = [
+        self._table_warnings = self.warnings = [
             f"{table.name} has no usable primary key or replica identity: only its inserts and truncates are captured"
             for table in tables
             if not table.identity
         ]
         slot = self._config.slot_name
+        setup.end_zombie(self._catalog, slot, application)
         self._position = setup.ensure_slot(self._catalog, stream, slot, self._server, after.resume)
-        self._relations = Relations(self._server.database, after.book, self._catalog, self._patterns.match)
+        self._relations = Relations(self._server.database, after.book, self._catalog, self._wanted)
         self._idle_lsn = self._position
         self._last_flush = self._last_idle = self._last_report = 0.0
         self._reply_wanted = False
+        self._guard = health.SlotGuard(self._catalog, slot)
+        self._last_watch = 0.0
+        self._last_arrival = time.monotonic()
+        self._heartbeat_lsn = self._position
+        self._heartbeat_s = self._heartbeat_every()
         stream.start(slot, self._position, publications)
         return stream
 
+    def _wanted(self, schema: str, table: str) -> bool:
+        """Whether changes of a table, as the stream names it, are captured: by its name or its root's."""
+        if self._patterns.match(schema, table):
+            return True
+        root = self._catalog.partition_root(schema, table)
+        return root is not None and self._patterns.match(*root)
+
     def _resume(self, lsn: int) -> dict[str, str]:
+        if self._standby and not self._catalog.in_recovery():
+            # What came since may be of the new timeline: a position must never carry the wrong one.
+            raise SourceError("source.disconnected", "the standby was promoted", hint="it is reconnected")
         self._position = lsn
         return {
             "lsn": messages.lsn_text(lsn),
@@ -160,6 +191,7 @@ class PostgresStream:
     def _decode(self, data: bytearray, ends: array[int]) -> Iterator[Capture]:
         if not ends:
             return
+        self._last_arrival = time.monotonic()
         buffer, limits = np.frombuffer(data, dtype=np.uint8), np.frombuffer(ends, dtype=np.int64)
         following = 0
         while True:
@@ -212,6 +244,10 @@ class PostgresStream:
                 self._rows.add("t", schema, None, headers)
 
     def _message(self, message: messages.Message) -> Iterator[Capture]:
+        if message.prefix == HEARTBEAT:
+            if not self._rows.in_transaction:
+                self._idle_lsn = max(self._idle_lsn, message.lsn + 1)
+            return
         schema = self._relations.message_schema(message.prefix)
         self._note(schema)
         after = message_text(message.content)
@@ -281,6 +317,45 @@ class PostgresStream:
         if not self._rows.finished:
             return self._wait_s
         return max(0.0, self._last_flush + self._group_commit_s - time.monotonic())
+
+    # -- looking after the slot ------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Seldom, on the other connection: the slot's health, and a heartbeat where one is due.
+
+        Raises when the slot is lost. A look that fails is left out: the stream itself may be well.
+        """
+        now = time.monotonic()
+        if now < self._last_watch + min(health.POLL_S, self._heartbeat_s or health.POLL_S):
+            return
+        self._last_watch = now
+        try:
+            settled, committed = messages.lsn_number(self.settled()), self.vitals.last_commit_us / 1e6
+            self._show(self._guard.read(time.time(), settled, committed))
+            self._beat(now)
+        except TailraceError as error:
+            if decide(error) is Action.STOP:
+                raise
+
+    def _show(self, reading: health.Reading) -> None:
+        vitals = self.vitals
+        vitals.wal_status, vitals.lag_bytes, vitals.lag_s = reading.wal_status, reading.lag_bytes, reading.lag_s
+        vitals.held_bytes, vitals.safe_wal_size = reading.held_bytes, reading.safe_wal_size
+        vitals.time_to_loss_s = reading.time_to_loss_s
+        self.warnings = self._table_warnings + [f"{one.message}: {one.hint}" for one in reading.findings]
+
+    def _heartbeat_every(self) -> float:
+        """0 where there is none: not wanted, or not possible."""
+        every = self._config.heartbeat.total_seconds()
+        return every if every and not self._standby and self._catalog.may_emit_messages() else 0.0
+
+    def _beat(self, now: float) -> None:
+        """Put a message into WAL that others fill while our tables are idle: decoding it lets the slot move on."""
+        grown = self._guard.wal_lsn - self._heartbeat_lsn
+        if not self._heartbeat_s or now < self._last_arrival + self._heartbeat_s or grown < HEARTBEAT_BYTES:
+            return
+        self._heartbeat_lsn = self._guard.wal_lsn
+        self._catalog.execute("SELECT pg_logical_emit_message(false, %s, '')", HEARTBEAT)
 
     # -- talking back ----------------------------------------------------------------------------------------
 

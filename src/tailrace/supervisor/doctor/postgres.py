@@ -76,8 +76,7 @@ def _name(check: Callable[[_Look], Iterator[Check]]) -> str:
 
 
 def _matching(source: PostgresSource, catalog: PostgresCatalog) -> tuple[Table, ...]:
-    patterns = TablePatterns(source.tables)
-    return tuple(table for table in catalog.tables() if patterns.match(table.schema, table.table))
+    return tuple(setup.captured_tables(catalog, TablePatterns(source.tables), source.publication_name))
 
 
 def _connection(subject: Subject, catalog: PostgresCatalog) -> Check:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from tailrace.config.values import MIB
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -105,8 +107,8 @@ def picture(status: Status, rates: Rates) -> RenderableType:
     for column in ("rows", "rows/s", "lag", "last change"):
         table.add_column(column, justify="right", no_wrap=True)
     for tap in status.taps:
-        age = _age(status.at, tap.last_commit_us)
-        table.add_row(tap.source, "change log", _state(tap.state), f"{tap.rows:,}", "", "", age)
+        age, lag = _age(status.at, tap.last_commit_us), f"{tap.lag_bytes / MIB:,.1f} MiB"
+        table.add_row(tap.source, "change log", _state(tap.state), f"{tap.rows:,}", "", lag, age)
     for sink in status.sinks:
         table.add_section()
         lag = f"{sink.lag_rows:,} rows" + (f", {sink.lag_s:.1f} s" if sink.lag_rows else "")

@@ -97,10 +97,15 @@ class PostgresServer(Server):
         self._password_file.write_text(self._given_password or secrets.token_hex(12))
         if self._account is not None:
             give(self.directory, self._account)
-        command = [str(self._programs().program("initdb")), "-D", str(self.data), "-U", USER, "--no-sync"]
-        command += ["-E", "UTF8", "--locale=C", "-A", "scram-sha-256", f"--pwfile={self._password_file}"]
+        self._run_program(
+            *("initdb", "-D", str(self.data), "-U", USER, "--no-sync", "-E", "UTF8", "--locale=C"),
+            *("-A", "scram-sha-256", f"--pwfile={self._password_file}"),
+        )
+
+    def _run_program(self, name: str, *arguments: str) -> None:
+        """Run one of the server's programs as the server's account."""
         done = subprocess.run(
-            command,
+            [str(self._programs().program(name)), *arguments],
             capture_output=True,
             text=True,
             check=False,
@@ -111,7 +116,7 @@ class PostgresServer(Server):
             extra_groups=[] if self._account else None,
         )
         if done.returncode != 0:
-            raise SetupError("environment.postgres", f"initdb failed:\n{done.stderr}", hint="see initdb's message")
+            raise SetupError("environment.postgres", f"{name} failed:\n{done.stderr}", hint="see its message")
 
     def _launch(self, port: int) -> ServerProcess:
         settings = {

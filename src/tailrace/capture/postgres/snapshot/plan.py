@@ -32,7 +32,7 @@ FROM pg_partition_tree(%s::regclass) AS t JOIN pg_class c ON c.oid = t.relid WHE
 def tables(source: PostgresSource) -> list[tuple[str, str, int | None]]:
     """(schema, table, estimated rows or None) of every table that is captured."""
     with closing(PostgresCatalog(source.conninfo())) as catalog:
-        found = matching_tables(catalog, TablePatterns(source.tables))
+        found = matching_tables(catalog, TablePatterns(source.tables), source.publication_name)
         estimates = (catalog.rows(_ESTIMATE, _quoted(table))[0][0] for table in found)
         return [(table.schema, table.table, estimate or None) for table, estimate in zip(found, estimates, strict=True)]
 
