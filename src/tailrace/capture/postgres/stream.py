@@ -78,6 +78,7 @@ class PostgresStream:
         self._rows.load_decoder(Relations("", SchemaBook(), self._catalog, self._patterns.match))
         self._stream: ReplicationStream | None = None
         self._position = self._idle_lsn = 0
+        self._standby = False
         self._stopping = False
         self._new_schemas: dict[int, TableSchema] = {}
         self._spilled = False
