@@ -69,7 +69,10 @@ class Reference:
             column, at = _text(message, at + 1)
             columns.append((column, struct.unpack_from("!I", message, at)[0], flag))
             at += 8
-        key = set(self.primary_keys[oid]) if identity == "f" else {name for name, _, flag in columns if flag}
+        key = {name for name, _, flag in columns if flag}
+        if identity == "f":
+            primary = set(self.primary_keys[oid])
+            key = primary if primary <= {name for name, _, _ in columns} else set()
         self.tables[oid] = Table(name, columns, key)
 
     def _truncate(self, message: bytes) -> None:

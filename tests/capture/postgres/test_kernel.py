@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -13,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from tailrace.capture.postgres import json_text
 from tailrace.capture.postgres import rows as rows_module
-from tailrace.capture.postgres.kernel import lane_of
+from tailrace.capture.postgres.kernel import MAPPER, lane_of
 from tailrace.change import LANES
 from tailrace.changelog import LogReader, LogWriter, read_slice
 from tests.capture.postgres import wire
@@ -197,6 +199,11 @@ def test_lanes_are_part_of_the_format() -> None:
     for key in ('{"id":1}', '{"id":2}', "", '{"id":"é"}'):
         text = np.frombuffer(key.encode() or b" ", dtype=np.uint8)
         assert lane_of(7, text, 0, len(key.encode())) == _lane(7, key.encode())
+
+
+def test_the_cached_decoder_has_the_mapper_of_today() -> None:
+    digest = hashlib.sha256(Path(json_text.__file__).read_bytes()).hexdigest()
+    assert digest[: len(MAPPER)] == MAPPER, f'write MAPPER = "{digest[: len(MAPPER)]}" into kernel.py'
 
 
 @pytest.mark.timeout(600)  # it compiles the decoder anew

@@ -261,15 +261,15 @@ def _put_array(src: U8, start: int, length: int, element: int, delimiter: int, o
             out[at] = COMMA
             at, i = at + 1, i + 1
         elif c == QUOTE:
-            at, i = _put_quoted(src, i + 1, end, element, out, at)
+            at, i = _put_quoted(src, i + 1, element, out, at)
         else:
             at, i = _put_bare(src, i, end, element, delimiter, out, at)
     return at
 
 
 @njit(cache=True, nogil=True)
-def _put_quoted(src: U8, i: int, end: int, element: int, out: U8, at: int) -> tuple[int, int]:
-    text = np.empty(end - i, dtype=np.uint8)
+def _put_quoted(src: U8, i: int, element: int, out: U8, at: int) -> tuple[int, int]:
+    text = np.empty(_quoted_size(src, i), dtype=np.uint8)
     size = 0
     while src[i] != QUOTE:
         if src[i] == BACKSLASH:
@@ -278,6 +278,15 @@ def _put_quoted(src: U8, i: int, end: int, element: int, out: U8, at: int) -> tu
         size += 1
         i += 1
     return _put_scalar(text, 0, size, element, out, at), i + 1
+
+
+@njit(cache=True, nogil=True)
+def _quoted_size(src: U8, i: int) -> int:
+    """Bytes up to the closing quote."""
+    begin = i
+    while src[i] != QUOTE:
+        i += 2 if src[i] == BACKSLASH else 1
+    return i - begin
 
 
 @njit(cache=True, nogil=True)
