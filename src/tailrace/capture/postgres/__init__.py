@@ -29,6 +29,19 @@ class Tls(Model):
     key: Annotated[Path | None, Field(description="Key of the client certificate (sslkey).")] = None
 
 
+class Outbox(Model):
+    """Which changes are messages of an application: they get the header `tailrace.outbox`."""
+
+    prefixes: Annotated[
+        tuple[str, ...],
+        Field(description="Prefixes of `pg_logical_emit_message`; `*` for any part.", examples=[["outbox", "mail.*"]]),
+    ] = ()
+    tables: Annotated[
+        tuple[str, ...],
+        Field(description="Captured tables whose inserts are messages, as in `tables`.", examples=[["public.outbox"]]),
+    ] = ()
+
+
 class PostgresSource(Model):
     """Captures every committed change of the listed tables of one PostgreSQL database (15 or newer)."""
 
@@ -88,6 +101,8 @@ class PostgresSource(Model):
             "often, so that the slot moves on. `0s`: never.",
         ),
     ] = timedelta(seconds=10)
+
+    outbox: Annotated[Outbox, Field(description="Changes to tag for the outbox.")] = Outbox()
 
     @property
     def connector(self) -> str:
