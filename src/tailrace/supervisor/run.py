@@ -158,7 +158,7 @@ class Supervisor:
         """One process per pipeline: two would fight for its checkpoints."""
         with contextlib.ExitStack() as stack:
             for pipeline in self._pipelines:
-                stack.enter_context(_lock(self._layout, pipeline.name))
+                stack.enter_context(lock(self._layout, pipeline.name))
             yield
 
     @contextlib.contextmanager
@@ -182,7 +182,8 @@ class Supervisor:
 
 
 @contextlib.contextmanager
-def _lock(layout: Layout, pipeline: str) -> Iterator[None]:
+def lock(layout: Layout, pipeline: str) -> Iterator[None]:
+    """Held while a pipeline runs; `pipeline.running` where another process holds it."""
     folder = layout.pipeline(pipeline)
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "run.lock", "a") as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,6 +13,7 @@ from pydantic import Field
 from tailrace.config import Dsn, Duration, Model, Secret
 
 if TYPE_CHECKING:
+    from tailrace.capture.postgres.deployment import Part
     from tailrace.capture.postgres.stream import PostgresStream
 
 _NAME_LENGTH = 63
@@ -140,6 +142,24 @@ class PostgresSource(Model):
         from tailrace.capture.postgres.catalog import PostgresCatalog
 
         return PostgresCatalog(self.conninfo()).current_position()
+
+    def deploy(self, resume: Mapping[str, str] | None) -> list[Part]:
+        """Make slot and publications ahead of the first run; `resume` is the log's position, if there is a log."""
+        from tailrace.capture.postgres import deployment
+
+        return deployment.deploy(self, resume)
+
+    def deployed(self) -> list[Part]:
+        """What `undeploy` would remove from the server."""
+        from tailrace.capture.postgres import deployment
+
+        return deployment.deployed(self)
+
+    def undeploy(self) -> list[Part]:
+        """Remove slot and publications; publications that are not ours stay."""
+        from tailrace.capture.postgres import deployment
+
+        return deployment.undeploy(self)
 
     @staticmethod
     def is_past(position: str, other: str) -> bool:
