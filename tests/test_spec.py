@@ -228,7 +228,7 @@ class TestPlanned:
         assert (problem.code, problem.path, problem.line) == ("config.not_yet", path, 17)
         assert problem.hint.startswith("leave it out")
 
-    @pytest.mark.parametrize("key", ["snapshot: {mode: initial}", "outbox: {}", "start_position: earliest"])
+    @pytest.mark.parametrize("key", ["snapshot: {mode: initial}", "on_schema_drift: halt", "start_position: earliest"])
     def test_is_refused_in_sources(self, refused: Refused, key: str) -> None:
         [problem] = refused(SHOP.replace("id: shop-db\n", f"id: shop-db\n      {key}\n"))
         assert (problem.code, problem.line) == ("config.not_yet", 10)

@@ -31,7 +31,6 @@ BATCH: Today = {"max_inflight": (1,)}
 SOURCE: Mapping[str, Today] = {
     "postgres": {
         "on_schema_drift": (),
-        "outbox": (),
         "start_position": (),
     }
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +15,7 @@ from pydantic import Field
 from tailrace.config import Dsn, Duration, Model, Secret
 
 if TYPE_CHECKING:
+    from tailrace.capture.postgres.deployment import Part
     from tailrace.capture.postgres.snapshot.visibility import Visibility
     from tailrace.capture.postgres.stream import PostgresStream
     from tailrace.contracts import ChunkId, Extent, Frame, Staged
@@ -48,6 +49,19 @@ class Snapshot(Model):
     chunk_size: Annotated[int, Field(ge=1, description="Rows of a chunk.", examples=[50_000])] = 10_000
     max_parallel_tables: Annotated[int, Field(ge=1, description="Tables read at a time, at most.")] = 8
     max_parallel_chunks: Annotated[int, Field(ge=1, description="Chunks read at a time, at most.")] = 4
+
+
+class Outbox(Model):
+    """Which changes are messages of an application: they get the header `tailrace.outbox`."""
+
+    prefixes: Annotated[
+        tuple[str, ...],
+        Field(description="Prefixes of `pg_logical_emit_message`; `*` for any part.", examples=[["outbox", "mail.*"]]),
+    ] = ()
+    tables: Annotated[
+        tuple[str, ...],
+        Field(description="Captured tables whose inserts are messages, as in `tables`.", examples=[["public.outbox"]]),
+    ] = ()
 
 
 class PostgresSource(Model):
@@ -113,6 +127,8 @@ class PostgresSource(Model):
         ),
     ] = timedelta(seconds=10)
 
+    outbox: Annotated[Outbox, Field(description="Changes to tag for the outbox.")] = Outbox()
+
     @property
     def connector(self) -> str:
         """How envelopes name this kind of source."""
@@ -149,6 +165,24 @@ class PostgresSource(Model):
         from tailrace.capture.postgres.catalog import PostgresCatalog
 
         return PostgresCatalog(self.conninfo()).current_position()
+
+    def deploy(self, resume: Mapping[str, str] | None) -> list[Part]:
+        """Make slot and publications ahead of the first run; `resume` is the log's position, if there is a log."""
+        from tailrace.capture.postgres import deployment
+
+        return deployment.deploy(self, resume)
+
+    def deployed(self) -> list[Part]:
+        """What `undeploy` would remove from the server."""
+        from tailrace.capture.postgres import deployment
+
+        return deployment.deployed(self)
+
+    def undeploy(self) -> list[Part]:
+        """Remove slot and publications; publications that are not ours stay."""
+        from tailrace.capture.postgres import deployment
+
+        return deployment.undeploy(self)
 
     @staticmethod
     def is_past(position: str, other: str) -> bool:

@@ -26,10 +26,10 @@ def _compile(pattern: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     schema, dot, table = pattern.partition(".")
     if not dot:
         schema, table = "*", pattern
-    return _glob(schema), _glob(table)
+    return glob(schema), glob(table)
 
 
-def _glob(text: str) -> re.Pattern[str]:
+def glob(text: str) -> re.Pattern[str]:
     """`*` stands for any characters; everything else for itself."""
     return re.compile(fnmatch.translate(text.replace("[", "[[]").replace("?", "[?]")))
 

@@ -75,6 +75,27 @@ def matching_tables(catalog: PostgresCatalog, patterns: TablePatterns, publicati
     return _fitting(candidates, patterns)
 
 
+def fits(catalog: PostgresCatalog, patterns: TablePatterns, schema: str, table: str) -> bool:
+    """Whether a table, as the stream names it, fits: by its own name or, for a partition, by its root's."""
+    if patterns.match(schema, table):
+        return True
+    root = catalog.partition_root(schema, table)
+    return root is not None and patterns.match(*root)
+
+
+def check_outbox(catalog: PostgresCatalog, patterns: TablePatterns, captured: list[Table]) -> None:
+    """An outbox table must be a captured one: otherwise its messages would be missing, silently."""
+    roots = {(part.schema, part.table): (schema, table) for part, schema, table in catalog.partitions()}
+    names = [(table.schema, table.table) for table in captured]
+    for pattern in patterns.unmatched([*names, *(roots[name] for name in names if name in roots)]):
+        raise SetupError(
+            "source.table_missing",
+            f"no captured table matches the outbox's {pattern!r}",
+            hint="create the table, or add it to source.tables",
+            where="spec.source.config.outbox.tables",
+        )
+
+
 def captured_tables(catalog: PostgresCatalog, patterns: TablePatterns, publication: str) -> list[Table]:
     """The tables to capture, whether or not every pattern has one."""
     return _fitting(_candidates(catalog, publication), patterns)

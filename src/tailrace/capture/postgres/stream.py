@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace.capture.postgres import health, messages, setup
+from tailrace.capture.postgres import health, messages, outbox, setup
 from tailrace.capture.postgres.catalog import PostgresCatalog
 from tailrace.capture.postgres.connection import APPLICATION, ReplicationStream
 from tailrace.capture.postgres.kernel import WAL_HEADER, Stop
 from tailrace.capture.postgres.patterns import TablePatterns
 from tailrace.capture.postgres.relations import Relations
 from tailrace.capture.postgres.rows import Rows
-from tailrace.contracts import Capture, LogState
+from tailrace.contracts import Capture, Frame, LogState
 from tailrace.errors import Action, SourceError, TailraceError, decide
 from tailrace.schema import SchemaBook, TableSchema
 
@@ -74,6 +74,9 @@ class PostgresStream:
         # The arena, the frame made of it and its serialised form are alive at once.
         self._rows = Rows(min(MAX_ARENA_BYTES, max(MIN_ARENA_BYTES, memory_bytes // 4)))
         self._patterns = TablePatterns(config.tables)
+        self._outbox_tables = TablePatterns(config.outbox.tables)
+        self._outbox_prefixes = outbox.Prefixes(config.outbox.prefixes)
+        self._outbox_ids: set[int] = set()
         self._catalog = PostgresCatalog(config.conninfo())
         self._rows.load_decoder(Relations("", SchemaBook(), self._catalog, self._patterns.match))
         self._stream: ReplicationStream | None = None
@@ -145,6 +148,7 @@ class PostgresStream:
         self._server = setup.identify(stream)
         setup.check_server(stream, self._server, after.resume)  # before anything is made on it
         tables = setup.matching_tables(self._catalog, self._patterns, self._config.publication_name)
+        setup.check_outbox(self._catalog, self._outbox_tables, tables)
         if after.resume is not None:
             setup.check_publications(self._catalog, self._config.publication_name)
         publications = setup.ensure_publications(self._catalog, self._config.publication_name, tables)
@@ -169,11 +173,8 @@ class PostgresStream:
         return stream
 
     def _wanted(self, schema: str, table: str) -> bool:
-        """Whether changes of a table, as the stream names it, are captured: by its name or its root's."""
-        if self._patterns.match(schema, table):
-            return True
-        root = self._catalog.partition_root(schema, table)
-        return root is not None and self._patterns.match(*root)
+        """Whether changes of a table, as the stream names it, are captured."""
+        return setup.fits(self._catalog, self._patterns, schema, table)
 
     def _resume(self, lsn: int) -> dict[str, str]:
         if self._standby and not self._catalog.in_recovery():
@@ -220,6 +221,8 @@ class PostgresStream:
             case "R":
                 schema = self._relations.announce(messages.relation(message))
                 self._note(schema)
+                if schema is not None and setup.fits(self._catalog, self._outbox_tables, schema.schema, schema.table):
+                    self._outbox_ids.add(schema.id)
             case "O":
                 self._rows.set_origin(messages.origin(message))
             case "T":
@@ -253,11 +256,12 @@ class PostgresStream:
         self._note(schema)
         after = message_text(message.content)
         yield from self._room_for(len(after) * 4 + 4096)
+        headers = outbox.HEADERS if self._outbox_prefixes.match(message.prefix) else None
         if message.transactional:
-            self._rows.add("m", schema, after, None)
+            self._rows.add("m", schema, after, headers)
             return
         self._rows.begin(message.lsn, int(time.time() * 1e6))
-        self._rows.add("m", schema, after, None)
+        self._rows.add("m", schema, after, headers)
         self._rows.commit(message.lsn + 1)  # resuming at the message itself would send it again
 
     def _note(self, schema: TableSchema | None) -> None:
@@ -278,7 +282,7 @@ class PostgresStream:
             self.vitals.rows += self._rows.count
             frame, xids = self._rows.take_open()
             self._spilled = True
-            yield Capture(frame, None, self._take_schemas(), xids)
+            yield Capture(self._tagged(frame), None, self._take_schemas(), xids)
         else:
             self._rows.grow(size)
 
@@ -307,7 +311,10 @@ class PostgresStream:
         if frame is not None or self._spilled:
             self._spilled = False
             vitals.rows += rows
-            yield Capture(frame, self._resume(end), self._take_schemas(), xids)
+            yield Capture(self._tagged(frame), self._resume(end), self._take_schemas(), xids)
+
+    def _tagged(self, frame: Frame | None) -> Frame | None:
+        return outbox.tagged(frame, self._outbox_ids) if frame is not None and self._outbox_ids else frame
 
     def _take_schemas(self) -> tuple[TableSchema, ...]:
         schemas, self._new_schemas = tuple(self._new_schemas.values()), {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import typer
 
 from tailrace.surfaces.cli.demo import demo
+from tailrace.surfaces.cli.deploy import deploy, undeploy
 from tailrace.surfaces.cli.doctor import doctor
 from tailrace.surfaces.cli.log import log
 from tailrace.surfaces.cli.run import run
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _command in (validate, run, snapshot, demo, doctor, schema, version):
+for _command in (validate, doctor, deploy, run, snapshot, undeploy, demo, schema, version):
     app.command()(_command)
 app.add_typer(log, name="log")
 

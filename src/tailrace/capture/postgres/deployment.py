@@ -1,0 +1,105 @@
+"""What a source keeps at its server, publications and a slot: made before the first run, removed after the last."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from psycopg import sql
+
+from tailrace.capture.postgres import setup
+from tailrace.capture.postgres.catalog import PostgresCatalog
+from tailrace.capture.postgres.connection import ReplicationStream
+from tailrace.capture.postgres.health import look
+from tailrace.capture.postgres.messages import lsn_text
+from tailrace.capture.postgres.patterns import TablePatterns
+from tailrace.config import MIB
+from tailrace.errors import SetupError
+
+if TYPE_CHECKING:
+    from tailrace.capture.postgres import PostgresSource
+
+
+@dataclass(frozen=True)
+class Part:
+    """A thing at the server. `made`: it was not there before."""
+
+    kind: Literal["publication", "slot"]
+    name: str
+    detail: str
+    made: bool = False
+
+
+def deploy(source: PostgresSource, resume: Mapping[str, str] | None) -> list[Part]:
+    """Make what is missing, exactly as the tap would: from now on the server keeps WAL for it.
+
+    `resume` is the log's position where there is one; what that needs is only checked, never made anew.
+    """
+    with (
+        contextlib.closing(PostgresCatalog(source.conninfo())) as catalog,
+        contextlib.closing(ReplicationStream(source.conninfo())) as stream,
+    ):
+        setup.check_settings(catalog)
+        server = setup.identify(stream)
+        setup.check_server(stream, server, resume)
+        tables = setup.matching_tables(catalog, TablePatterns(source.tables), source.publication_name)
+        setup.check_outbox(catalog, TablePatterns(source.outbox.tables), tables)
+        if resume is not None:
+            setup.check_publications(catalog, source.publication_name)
+        before = {part.name for part in _publications(catalog, source)}
+        names = setup.ensure_publications(catalog, source.publication_name, tables)
+        parts = [_publication(catalog, name, made=_is_new(catalog, name, before)) for name in names]
+        new = catalog.slot(source.slot_name) is None
+        position = setup.ensure_slot(catalog, stream, source.slot_name, server, resume)
+        return [*parts, Part("slot", source.slot_name, f"from {lsn_text(position)}", new)]
+
+
+def deployed(source: PostgresSource) -> list[Part]:
+    """What `undeploy` would remove: the slot, and the publications that are ours."""
+    with contextlib.closing(PostgresCatalog(source.conninfo())) as catalog:
+        return _deployed(catalog, source)
+
+
+def undeploy(source: PostgresSource) -> list[Part]:
+    """Remove it. A slot that somebody reads is refused before anything is removed."""
+    with contextlib.closing(PostgresCatalog(source.conninfo())) as catalog:
+        parts = _deployed(catalog, source)
+        for part in parts:
+            if part.kind == "slot":
+                catalog.rows("SELECT pg_drop_replication_slot(%s)", part.name)
+        for part in parts:
+            if part.kind == "publication":
+                catalog.execute(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(part.name)))
+        return parts
+
+
+def _deployed(catalog: PostgresCatalog, source: PostgresSource) -> list[Part]:
+    found = catalog.slot(source.slot_name)
+    slots: list[Part] = []
+    if found is not None and found.plugin == "pgoutput" and found.database == catalog.database():
+        if found.active_pid is not None:
+            raise SetupError(
+                "source.slot_in_use",
+                f"server process {found.active_pid} reads the slot {source.slot_name!r} for a client",
+                hint="stop the pipeline that reads it first",
+            )
+        health = look(catalog, source.slot_name)
+        held = f"{health.held_bytes / MIB:,.1f} MiB of WAL" if health else "WAL"
+        slots = [Part("slot", source.slot_name, f"at {lsn_text(found.confirmed)}, holds {held}")]
+    return [*slots, *_publications(catalog, source)]
+
+
+def _publications(catalog: PostgresCatalog, source: PostgresSource) -> list[Part]:
+    names = (source.publication_name, source.publication_name + setup.INSERTS)
+    return [_publication(catalog, name) for name in names if catalog.publication_is_ours(name)]
+
+
+def _publication(catalog: PostgresCatalog, name: str, *, made: bool = False) -> Part:
+    tables = sorted(catalog.publication_tables(name) or ())
+    return Part("publication", name, ", ".join(tables) or "no tables", made)
+
+
+def _is_new(catalog: PostgresCatalog, name: str, before: set[str]) -> bool:
+    return name not in before and catalog.publication_is_ours(name)
