@@ -20,6 +20,7 @@ from tailrace.capture.postgres import PostgresSource
 from tailrace.capture.tap import capture
 from tailrace.changelog import LogReader, LogWriter, manifest, read_slice
 from tailrace.changelog.storage import Directory
+from tailrace.control import Store
 from tailrace.errors import LogError
 from tailrace.testing.servers import PostgresServer
 from tailrace.testing.waiting import eventually
@@ -97,11 +98,12 @@ class Capturing:
         group_commit_s: float = 0.0,
         writer: type[LogWriter] = LogWriter,
         pause: Callable[[], None] = lambda: None,
+        store: Store | None = None,
         **source: Any,
     ) -> None:
         self.db, self.path = db, path
         self.log = writer(path, db.name)
-        self.stream = db.source(**source).open(memory_bytes, group_commit_s)
+        self.stream = db.source(**source).open(memory_bytes, group_commit_s, store)
         self._pause = pause
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
