@@ -19,7 +19,10 @@ from typing import Any
 from tailrace import lifeline
 from tailrace.backoff import Backoff
 from tailrace.changelog import Bounds, LogWriter, Verdict, enforce
+from tailrace.changelog.versions import index
 from tailrace.contracts import Source
+from tailrace.control import Store
+from tailrace.control.schemas import SchemaRegistry
 from tailrace.errors import Action, LogError, SourceError, TailraceError, decide
 from tailrace.registry import SOURCES
 
@@ -35,6 +38,7 @@ class Request:
     type: str
     config: dict[str, Any]
     log_path: str
+    store_path: str
     status_path: str
     parent: int
     memory_bytes: int
@@ -67,6 +71,7 @@ class Tap:
         self._last_retention = 0.0
         self._last_status = 0.0
         self._captured_rows = 0
+        self._indexed = -1
 
     def stop(self) -> None:
         """Drain: finish what is complete, acknowledge it, end."""
@@ -87,23 +92,31 @@ class Tap:
 
     def _run_once(self) -> None:
         request = self._request
-        with contextlib.closing(
-            LogWriter(request.log_path, request.config["id"], segment_bytes=request.segment_bytes)
-        ) as log:
+        with (
+            contextlib.closing(
+                LogWriter(request.log_path, request.config["id"], segment_bytes=request.segment_bytes)
+            ) as log,
+            contextlib.closing(Store(Path(request.store_path))) as store,
+        ):
+            self._indexed = -1
             model = SOURCES.load(request.type).model_validate(request.config)
-            self._source = model.open(request.memory_bytes, request.group_commit_s)  # type: ignore[attr-defined]
+            self._source = model.open(request.memory_bytes, request.group_commit_s, store)  # type: ignore[attr-defined]
             if self._stopping:
                 return
             try:
-                capture(self._source, log, self._between)
+                capture(self._source, log, lambda: self._between(log, store))
             finally:
                 self._captured_rows += self._source.vitals.rows
                 self._source.vitals.rows = 0
                 self._source.close()
 
-    def _between(self) -> None:
-        """After each append: status, retention, and the wait while the log is full of what sinks still need."""
+    def _between(self, log: LogWriter, store: Store) -> None:
+        """After each append: registry, status, retention, and the wait while the log is full of what sinks still
+        need."""
         self._backoff.reset()
+        if log.versions != self._indexed:
+            self._indexed = log.versions
+            index(self._request.log_path, SchemaRegistry(store))
         now = time.monotonic()
         if now >= self._last_status + STATUS_S:
             self._publish("running")

@@ -12,13 +12,22 @@ class Layout:
     logs/SOURCE/                 the change log
     taps/SOURCE.{json,log}       the tap's status and what it printed
     pipelines/NAME/SINK/         a query's checkpoint
+    control.db                   the control store
     spark.log                    what Spark printed
     """
 
     root: Path
 
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
     def log(self, source: str) -> Path:
-        return self.root / "logs" / source
+        return self.logs / source
+
+    @property
+    def store(self) -> Path:
+        return self.root / "control.db"
 
     def tap_status(self, source: str) -> Path:
         return self.root / "taps" / f"{source}.json"

@@ -136,6 +136,7 @@ class TapProcess:
             type=self._kind,
             config=_revealed(self._source),
             log_path=str(self._layout.log(self.source_id).absolute()),
+            store_path=str(self._layout.store.absolute()),
             status_path=str(self._layout.tap_status(self.source_id).absolute()),
             parent=os.getpid(),
             memory_bytes=platform.tap.memory_bytes,

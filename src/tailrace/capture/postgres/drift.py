@@ -144,10 +144,8 @@ class Drift:
         """The tables whose rows the stream cannot tell. Remembers what was seen."""
         for name, sighting in seen.tables.items():
             was = self._memory.seen.get(name)
-            if was is None or json.loads(was)[0] != sighting.relation.oid:
-                if self._compares:
-                    reason = "new table" if was is None else "dropped and made anew"
-                    self._hold((*name, reason), seen.xmax)
+            if self._compares and (was is None or json.loads(was)[0] != sighting.relation.oid):
+                self._hold((*name, "new table" if was is None else "dropped and made anew"), seen.xmax)
         found = [
             (*name, reason) for name, sighting in seen.tables.items() if (reason := self._rewritten(name, sighting))
         ]

@@ -36,7 +36,8 @@ def value_json(text: str, info: TypeInfo) -> str:
     """A value's JSON, by the mapper that rows go through."""
     data = np.frombuffer(bytearray(text.encode()), dtype=np.uint8)
     out = np.empty(int(room(data, 0, len(data))) + 64, dtype=np.uint8)
-    end = put_value(data, 0, len(data), *(int(kind) for kind in kinds_of(info)), out, 0)
+    kind, element, delimiter = (int(each) for each in kinds_of(info))
+    end = put_value(data, 0, len(data), kind, element, delimiter, out, 0)
     return bytes(out[:end]).decode()
 
 

@@ -12,6 +12,7 @@ from tailrace.surfaces.cli.doctor import doctor
 from tailrace.surfaces.cli.log import log
 from tailrace.surfaces.cli.run import run
 from tailrace.surfaces.cli.schema import schema
+from tailrace.surfaces.cli.schemas import schemas
 from tailrace.surfaces.cli.validate import validate
 from tailrace.surfaces.cli.version import version
 
@@ -26,6 +27,7 @@ app = typer.Typer(
 for _command in (validate, run, demo, doctor, schema, version):
     app.command()(_command)
 app.add_typer(log, name="log")
+app.add_typer(schemas, name="schemas")
 
 
 def main() -> None:
