@@ -117,19 +117,18 @@ def differences(before: TableSchema, after: TableSchema) -> list[Difference]:
         return [{"kind": "create"}]
     anew = after.relation != before.relation and 0 not in (after.relation, before.relation)
     found: list[Difference] = [{"kind": "recreate"}] if anew else []
-    found += _columns(before, after, by_number=not anew and _numbered(before) and _numbered(after))
+    found += _columns(before, after, anew=anew)
     renamed = {each["from"]: each["to"] for each in found if each["kind"] == "rename"}
     if tuple(renamed.get(name, name) for name in before.key) != after.key:
         found.append({"kind": "key", "from": list(before.key), "to": list(after.key)})
     return found
 
 
-def _columns(before: TableSchema, after: TableSchema, *, by_number: bool) -> list[Difference]:
-    old: dict[Any, Column] = {c.number if by_number else c.name: c for c in before.columns}
-    new: dict[Any, Column] = {c.number if by_number else c.name: c for c in after.columns}
-    found: list[Difference] = [{"kind": "drop", "column": old[each].name} for each in old if each not in new]
-    for place, column in new.items():
-        was = old.get(place)
+def _columns(before: TableSchema, after: TableSchema, *, anew: bool) -> list[Difference]:
+    pairs = [(_was(column, before, anew=anew), column) for column in after.columns]
+    kept = {was.name for was, _ in pairs if was is not None}
+    found: list[Difference] = [{"kind": "drop", "column": c.name} for c in before.columns if c.name not in kept]
+    for was, column in pairs:
         if was is None:
             found.append({"kind": "add", "column": column.name, "type": column.type})
             continue
@@ -140,8 +139,15 @@ def _columns(before: TableSchema, after: TableSchema, *, by_number: bool) -> lis
     return found
 
 
-def _numbered(schema: TableSchema) -> bool:
-    return all(column.number for column in schema.columns)
+def _was(column: Column, before: TableSchema, *, anew: bool) -> Column | None:
+    """The same column in the version before: by its number, or by its name where a number is missing."""
+    for each in before.columns:
+        if not anew and column.number and each.number:
+            if column.number == each.number:
+                return each
+        elif column.name == each.name:
+            return each
+    return None
 
 
 def document(schema: TableSchema) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def tables(data_dir: Path, source: str | None = None) -> tuple[TableVersions, ..
     """Every table of a source, or of all; the registry is first brought up to what the logs say."""
     layout = Layout(data_dir)
     if source is not None:
-        find_log(source, data_dir)  # raises `log.missing`
+        source = find_log(source, data_dir).name  # raises `log.missing`
     folders = layout.logs.iterdir() if layout.logs.is_dir() else ()
     logs = [layout.log(source)] if source else sorted(folder for folder in folders if folder.is_dir())
     if not logs:

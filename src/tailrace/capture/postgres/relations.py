@@ -131,7 +131,7 @@ class Relations:
         """`schema` as the book has it; a version that is new there gets the numbers of its columns."""
         known = self.newest(schema.schema, schema.table)
         if known is None or schema.follows(known):
-            schema = numbered(schema, relation, self._catalog.attributes(relation.oid))
+            schema = numbered(schema, relation, self._catalog.attributes(relation.oid)) or inherited(schema, known)
         return self._book.enter(schema)
 
     def drop(self, known: TableSchema, since: str) -> TableSchema:
@@ -185,16 +185,31 @@ class Relations:
             self.rel = np.array([[-1, 0, 0, 0, 0, 1]], dtype=np.int64)
 
 
-def numbered(schema: TableSchema, relation: Relation, attributes: tuple[Attribute, ...]) -> TableSchema:
-    """`schema` with its columns' numbers, where the catalog still has the table exactly as the stream described it."""
+def numbered(schema: TableSchema, relation: Relation, attributes: tuple[Attribute, ...]) -> TableSchema | None:
+    """`schema` with its columns' numbers, if the catalog still has the table exactly as the stream described it."""
     announced = {column.name for column in relation.columns}
     there = [each for each in attributes if each.name in announced or not (each.generated or each.listed)]
     if [(a.name, a.type_oid, a.type_modifier) for a in there] != [
         (c.name, c.type_oid, c.type_modifier) for c in relation.columns
     ]:
-        return schema
+        return None
     columns = (replace(c, number=a.number) for c, a in zip(schema.columns, there, strict=True))
     return replace(schema, columns=tuple(columns))
+
+
+def inherited(schema: TableSchema, known: TableSchema | None) -> TableSchema:
+    """`schema` with the numbers that its columns had in the version before, as far as their names and order tell.
+
+    New columns come last in a table. Where one stands before an older name, that name may be another column by now.
+    """
+    if known is None or schema.relation != known.relation:
+        return schema
+    numbers = {column.name: column.number for column in known.columns}
+    columns = tuple(replace(column, number=numbers.get(column.name, 0)) for column in schema.columns)
+    places = [column.number for column in columns if column.name in numbers]
+    fresh = [column.name in numbers for column in columns]
+    in_order = places == sorted(places) and fresh == sorted(fresh, reverse=True)
+    return replace(schema, columns=columns) if in_order else schema
 
 
 def table_seed(schema: TableSchema) -> int:
