@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tailrace.schema import Column, SchemaBook, TableSchema
+from tailrace.schema import Column, SchemaBook, TableSchema, differences
 
 ITEMS = TableSchema(-1, "shop", "public", "items", (Column("id", "bigint", False), Column("v", "text")), ("id",))
 OTHERS = [
@@ -48,3 +48,44 @@ def test_a_book_continues_where_the_log_stopped() -> None:
     again = SchemaBook(known)
     assert again.enter(OTHERS[0]).id == 1
     assert again.enter(OTHERS[1]).id == 2
+
+
+def _table(*columns: tuple[str, str, int], key: tuple[str, ...] = ("id",), relation: int = 1) -> TableSchema:
+    listed = tuple(Column(name, kind, number=number) for name, kind, number in columns)
+    return TableSchema(0, "shop", "public", "items", listed, key, relation)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "steps"),
+    [
+        (_table(("id", "int", 1)), _table(("id", "int", 1), ("v", "text", 2)), ["add v"]),
+        (_table(("id", "int", 1), ("v", "text", 2)), _table(("id", "int", 1)), ["drop v"]),
+        (_table(("id", "int", 1), ("a", "text", 2)), _table(("id", "int", 1), ("b", "text", 2)), ["rename a b"]),
+        (_table(("id", "int", 1), ("a", "text", 0)), _table(("id", "int", 1), ("b", "text", 2)), ["drop a", "add b"]),
+        (_table(("id", "int", 1), ("a", "text", 2)), _table(("id", "int", 1), ("a", "text", 3)), ["drop a", "add a"]),
+        (_table(("id", "int", 1), ("a", "text", 0)), _table(("id", "int", 1), ("a", "int", 3)), ["retype a text int"]),
+        (_table(("id", "int", 1)), _table(("nr", "int", 1), key=("nr",)), ["rename id nr"]),
+        (_table(("id", "int", 1)), _table(("id", "int", 1), key=()), ["key id "]),
+        (_table(("id", "int", 1)), _table(("id", "int", 5), relation=2), ["recreate"]),
+        (_table(("id", "int", 1)), _table(key=()), ["drop_table"]),
+        (_table(key=()), _table(("id", "int", 1), relation=2), ["create"]),
+    ],
+)
+def test_differences(before: TableSchema, after: TableSchema, steps: list[str]) -> None:
+    found = differences(before, after)
+    for step in found:
+        if step["kind"] == "add":
+            del step["type"]
+    spoken = [" ".join("".join(value) for value in step.values()) for step in found]
+    assert spoken == steps
+
+
+def test_a_version_that_comes_back_and_a_table_made_anew_get_ids_of_their_own() -> None:
+    book = SchemaBook()
+    one, two = _table(("id", "int", 1)), _table(("id", "bigint", 1))
+    assert [book.enter(each).id for each in (one, two, one, one)] == [0, 1, 2, 2]
+    assert book.enter(replace(one, relation=2)).id == 3
+    assert book.enter(replace(one, relation=0)).id == 3, "one that says nothing of it is no other table"
+    again = SchemaBook(book.versions[::-1])
+    assert again.newest("public", "items") == book.newest("public", "items")
+    assert again.enter(one).id == 4

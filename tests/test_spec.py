@@ -228,14 +228,14 @@ class TestPlanned:
         assert (problem.code, problem.path, problem.line) == ("config.not_yet", path, 17)
         assert problem.hint.startswith("leave it out")
 
-    @pytest.mark.parametrize("key", ["snapshot: {mode: initial}", "on_schema_drift: halt", "start_position: earliest"])
+    @pytest.mark.parametrize("key", ["start_position: earliest"])
     def test_is_refused_in_sources(self, refused: Refused, key: str) -> None:
         [problem] = refused(SHOP.replace("id: shop-db\n", f"id: shop-db\n      {key}\n"))
         assert (problem.code, problem.line) == ("config.not_yet", 10)
         assert problem.path == f"spec.source.config.{key.partition(':')[0]}"
 
     def test_values_that_change_nothing_are_accepted(self, load: Load) -> None:
-        text = SHOP.replace("id: shop-db\n", "id: shop-db\n      snapshot: {mode: never}\n")
+        text = SHOP.replace("id: shop-db\n", "id: shop-db\n      snapshot: {mode: never}\n      on_schema_drift: adapt\n")
         text += "        exactly_once: false\n        encoding: json\n"
         text += "  processors: []\n  batch: {max_inflight: 1}\n"
         assert load(text) == load(SHOP)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 
@@ -15,11 +15,13 @@ class Column:
     name: str
     type: str
     nullable: bool = True
+    number: int = field(default=0, compare=False)
+    """Which column of the table it is, whatever its name; 0: the source did not say."""
 
 
 @dataclass(frozen=True)
 class TableSchema:
-    """One version of a table's columns and key. `id` is the log's; equal content keeps its id across restarts."""
+    """One version of a table's columns and key. `id` is the log's. A version without columns: the table was dropped."""
 
     id: int
     database: str
@@ -27,12 +29,26 @@ class TableSchema:
     table: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
+    relation: int = field(default=0, compare=False)
+    """Which table it is, whatever its name: one that was dropped and made anew is another. 0: unknown."""
+    since: str = field(default="", compare=False)
+    """The source position it was first met at; "" where that is only known to the line that brought it."""
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of everything but the id."""
-        content = asdict(replace(self, id=0))
+        """SHA-256 of names, columns and key."""
+        columns = [{"name": c.name, "type": c.type, "nullable": c.nullable} for c in self.columns]
+        content = [self.database, self.schema, self.table, columns, list(self.key)]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def name(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+    def follows(self, known: TableSchema) -> bool:
+        """Whether it is another version than `known`: other content, or another table under the same name."""
+        other = self.relation != known.relation and 0 not in (self.relation, known.relation)
+        return other or self.fingerprint != known.fingerprint
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -44,27 +60,101 @@ class TableSchema:
 
 
 class SchemaBook:
-    """The table versions a log knows; hands out the id of an equal version, or the next one."""
+    """The table versions a log knows. The newest of a table is the one its next changes have, unless they say else."""
 
     def __init__(self, known: tuple[TableSchema, ...] = ()) -> None:
-        self._by_print = {schema.fingerprint: schema for schema in known}
-        self._next = max((schema.id for schema in known), default=-1) + 1
+        self._by_id: dict[int, TableSchema] = {}
+        self._newest: dict[tuple[str, str], TableSchema] = {}
+        for schema in sorted(known, key=lambda each: each.id):
+            self._put(schema)
 
     @property
     def versions(self) -> tuple[TableSchema, ...]:
         """Every version, oldest first."""
-        return tuple(self._by_print.values())
+        return tuple(self._by_id.values())
 
     def ids(self, schema: str, table: str) -> frozenset[int]:
         """The ids of all versions of a table."""
         return frozenset(each.id for each in self.versions if (each.schema, each.table) == (schema, table))
 
+    def newest(self, schema: str, table: str) -> TableSchema | None:
+        """The version of a table that the log met last."""
+        return self._newest.get((schema, table))
+
+    def tables(self) -> tuple[TableSchema, ...]:
+        """The newest version of every table that was not dropped."""
+        return tuple(each for each in self._newest.values() if each.columns)
+
     def enter(self, schema: TableSchema) -> TableSchema:
-        """`schema` with its id: the known one where the content is equal, a fresh one otherwise."""
-        found = self._by_print.get(schema.fingerprint)
-        if found is not None:
-            return found
-        numbered = replace(schema, id=self._next)
-        self._next += 1
-        self._by_print[numbered.fingerprint] = numbered
-        return numbered
+        """`schema` with its id: the table's newest version where it is that one, a fresh one otherwise.
+
+        A table that goes back to what it once was gets a fresh id too: a version is also a place in the log.
+        """
+        known = self.newest(schema.schema, schema.table)
+        if known is not None and known.database == schema.database and not schema.follows(known):
+            return known
+        return self._put(replace(schema, id=max(self._by_id, default=-1) + 1))
+
+    def _put(self, schema: TableSchema) -> TableSchema:
+        self._by_id[schema.id] = schema
+        self._newest[schema.schema, schema.table] = schema
+        return schema
+
+
+Difference = dict[str, Any]
+"""One step from a version to the next: `kind`, and what it concerns."""
+
+
+def differences(before: TableSchema, after: TableSchema) -> list[Difference]:
+    """What happened between two versions of a table.
+
+    Kinds: `create`, `drop_table`, `recreate`, `drop`, `rename`, `retype`, `add`, `key`. A rename is known from column
+    numbers; where they are missing it is a `drop` and an `add`.
+    """
+    if not after.columns:
+        return [{"kind": "drop_table"}]
+    if not before.columns:
+        return [{"kind": "create"}]
+    anew = after.relation != before.relation and 0 not in (after.relation, before.relation)
+    found: list[Difference] = [{"kind": "recreate"}] if anew else []
+    found += _columns(before, after, anew=anew)
+    renamed = {each["from"]: each["to"] for each in found if each["kind"] == "rename"}
+    if tuple(renamed.get(name, name) for name in before.key) != after.key:
+        found.append({"kind": "key", "from": list(before.key), "to": list(after.key)})
+    return found
+
+
+def _columns(before: TableSchema, after: TableSchema, *, anew: bool) -> list[Difference]:
+    pairs = [(_was(column, before, anew=anew), column) for column in after.columns]
+    kept = {was.name for was, _ in pairs if was is not None}
+    found: list[Difference] = [{"kind": "drop", "column": c.name} for c in before.columns if c.name not in kept]
+    for was, column in pairs:
+        if was is None:
+            found.append({"kind": "add", "column": column.name, "type": column.type})
+            continue
+        if was.name != column.name:
+            found.append({"kind": "rename", "from": was.name, "to": column.name})
+        if was.type != column.type:
+            found.append({"kind": "retype", "column": column.name, "from": was.type, "to": column.type})
+    return found
+
+
+def _was(column: Column, before: TableSchema, *, anew: bool) -> Column | None:
+    """The same column in the version before: by its number, or by its name where a number is missing."""
+    for each in before.columns:
+        if not anew and column.number and each.number:
+            if column.number == each.number:
+                return each
+        elif column.name == each.name:
+            return each
+    return None
+
+
+def document(schema: TableSchema) -> dict[str, Any]:
+    """A version as an `s` change carries it."""
+    return {
+        "version": schema.id,
+        "columns": [{"name": c.name, "type": c.type} for c in schema.columns],
+        "key": list(schema.key),
+        "fingerprint": schema.fingerprint,
+    }

@@ -101,14 +101,16 @@ class Capturing:
         writer: type[LogWriter] = LogWriter,
         ledger: type[Ledger] = Ledger,
         pause: Callable[[], None] = lambda: None,
+        store: Store | None = None,
         **source: Any,
     ) -> None:
         self.db, self.path = db, path
         self.log = writer(path, db.name)
         self.source = db.source(**source)
-        self.ledger = ledger(Store(path.with_name("control.db")))
+        self.store = store or Store(path.with_name("control.db"))
+        self.ledger = ledger(self.store)
         self.admissions = Admissions(self.ledger, self.source, self.log)
-        self.stream = self.source.open(memory_bytes, group_commit_s)
+        self.stream = self.source.open(memory_bytes, group_commit_s, self.store)
         self._pause = pause
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)

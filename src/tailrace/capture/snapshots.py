@@ -22,7 +22,7 @@ from tailrace.change import LANES, OPS
 from tailrace.changelog import LogWriter, admissions
 from tailrace.changelog.transactions import Found, TransactionIndex
 from tailrace.contracts import ROWS, TXS, Admitted, Capture, Frame, Staged
-from tailrace.control.ledger import Ledger
+from tailrace.control.ledger import Ledger, TableRequest
 from tailrace.schema import TableSchema
 
 BUSY_POLL_S = 0.05
@@ -126,6 +126,9 @@ class Admissions:
 
     def _admit(self, staged: Staged, settled: str) -> list[Capture] | None:
         """The chunk as captures of one transaction; None where the table's version has changed since it was read."""
+        known = self._log.book.newest(staged.chunk.schema, staged.chunk.table)
+        if known is not None and staged.schema.follows(known):
+            return None
         schema = self._log.book.enter(staged.schema)
         found = self._unseen(staged)
         if any(set(each.rows.column("schema_id").to_pylist()) != {schema.id} for each in found):
@@ -160,6 +163,13 @@ class Admissions:
             fresh &= set(staged.keys)
             kept = owed.intersection(staged.keys)
         return Admitted(staged.chunk, rows, tuple(sorted(fresh)), tuple(sorted(kept - fresh)))
+
+
+def request_needed(needs: list[tuple[str, str, str]], source: str, ledger: Ledger, log: LogWriter) -> None:
+    """Request what the stream found out it cannot tell, and only then take it off its list: (schema, table, reason)."""
+    for schema, table, reason in list(needs):
+        ledger.request(source, reason, [TableRequest(schema, table)], log_id=log.log_id, since=0)
+        needs.remove((schema, table, reason))
 
 
 class _Frames:

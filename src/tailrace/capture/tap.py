@@ -19,11 +19,13 @@ from typing import Any
 from tailrace import lifeline
 from tailrace.backoff import Backoff
 from tailrace.capture.repair import start_over
-from tailrace.capture.snapshots import Admissions
+from tailrace.capture.snapshots import Admissions, request_needed
 from tailrace.changelog import Bounds, LogWriter, Verdict, enforce
+from tailrace.changelog.versions import index
 from tailrace.contracts import Source
 from tailrace.control import Store
 from tailrace.control.ledger import Ledger
+from tailrace.control.schemas import SchemaRegistry
 from tailrace.errors import Action, LogError, SourceError, TailraceError, decide
 from tailrace.registry import SOURCES
 
@@ -68,12 +70,12 @@ class Tap:
     def __init__(self, request: Request) -> None:
         self._request = request
         self._source: Any = None
-        self._ledger = Ledger(Store(Path(request.store_path)))
         self._stopping = False
         self._backoff = Backoff(request.retry_initial_s, request.retry_max_s, request.retry_jitter)
         self._last_retention = 0.0
         self._last_status = 0.0
         self._captured_rows = 0
+        self._indexed = -1
 
     def stop(self) -> None:
         """Drain: finish what is complete, acknowledge it, end."""
@@ -94,27 +96,37 @@ class Tap:
 
     def _run_once(self) -> None:
         request = self._request
-        with contextlib.closing(
-            LogWriter(request.log_path, request.config["id"], segment_bytes=request.segment_bytes)
-        ) as log:
+        with (
+            contextlib.closing(
+                LogWriter(request.log_path, request.config["id"], segment_bytes=request.segment_bytes)
+            ) as log,
+            contextlib.closing(Store(Path(request.store_path))) as store,
+        ):
+            self._indexed = -1
             model = SOURCES.load(request.type).model_validate(request.config)
-            self._source = model.open(request.memory_bytes, request.group_commit_s)  # type: ignore[attr-defined]
-            admissions = Admissions(self._ledger, model, log)  # type: ignore[arg-type]
+            self._source = model.open(request.memory_bytes, request.group_commit_s, store)  # type: ignore[attr-defined]
+            ledger = Ledger(store)
+            admissions = Admissions(ledger, model, log)  # type: ignore[arg-type]
             if self._stopping:
                 return
             try:
-                capture(self._source, log, admissions, self._between)
+                capture(self._source, log, admissions, lambda: self._between(log, store, ledger))
             except SourceError as error:
-                if not start_over(error, model, self._ledger, log):  # type: ignore[arg-type]
+                if not start_over(error, model, ledger, log):  # type: ignore[arg-type]
                     raise
             finally:
                 self._captured_rows += self._source.vitals.rows
                 self._source.vitals.rows = 0
                 self._source.close()
 
-    def _between(self) -> None:
-        """After each append: status, retention, and the wait while the log is full of what sinks still need."""
+    def _between(self, log: LogWriter, store: Store, ledger: Ledger) -> None:
+        """After each append: requests of snapshots, registry, status, retention, and the wait while the log is full of
+        what sinks still need."""
         self._backoff.reset()
+        request_needed(self._source.needs_snapshot, self._request.config["id"], ledger, log)
+        if log.versions != self._indexed:
+            self._indexed = log.versions
+            index(self._request.log_path, SchemaRegistry(store))
         now = time.monotonic()
         if now >= self._last_status + STATUS_S:
             self._publish("running")

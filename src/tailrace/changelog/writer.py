@@ -45,6 +45,8 @@ class LogWriter:
         self._clock = clock
         self._lock: int | None = self._take_lock()
         self.end = 0
+        self.versions = 0
+        """How many table versions this writer has made durable, with those it found."""
         self._line_tables: set[int] = set()
         self._line_schemas: list[TableSchema] = []
         self._line_ordered = False
@@ -119,6 +121,7 @@ class LogWriter:
         )
         self._put(line)
         self.end, self._resume = line.end, line.resume
+        self.versions = len(self._schemas)
         self._start_line()
         self._roll_manifest()
 

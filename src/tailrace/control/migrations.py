@@ -56,4 +56,32 @@ SNAPSHOTS = (
     "CREATE TABLE indexed (source TEXT PRIMARY KEY, log_id TEXT NOT NULL, log_offset INTEGER NOT NULL)",
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (SNAPSHOTS,)
+SCHEMAS = (
+    """
+    CREATE TABLE schema_versions (
+        source TEXT NOT NULL,
+        log_id TEXT NOT NULL,
+        version INTEGER NOT NULL,
+        schema_name TEXT NOT NULL,
+        table_name TEXT NOT NULL,
+        content TEXT NOT NULL,
+        fingerprint TEXT NOT NULL,
+        position TEXT NOT NULL,
+        log_offset INTEGER NOT NULL,
+        at_us INTEGER NOT NULL,
+        PRIMARY KEY (source, log_id, version)
+    )
+    """,
+    "CREATE INDEX schema_versions_of_table ON schema_versions (source, schema_name, table_name, version)",
+    """
+    CREATE TABLE catalog_sightings (
+        source TEXT NOT NULL,
+        schema_name TEXT NOT NULL,
+        table_name TEXT NOT NULL,
+        seen TEXT NOT NULL,
+        PRIMARY KEY (source, schema_name, table_name)
+    )
+    """,
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (SNAPSHOTS, SCHEMAS)

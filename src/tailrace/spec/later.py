@@ -30,7 +30,6 @@ SPEC: Today = {
 BATCH: Today = {"max_inflight": (1,)}
 SOURCE: Mapping[str, Today] = {
     "postgres": {
-        "on_schema_drift": (),
         "start_position": (),
     }
 }

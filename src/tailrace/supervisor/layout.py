@@ -24,8 +24,16 @@ class Layout:
 
     root: Path
 
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
     def log(self, source: str) -> Path:
-        return self.root / "logs" / source
+        return self.logs / source
+
+    @property
+    def store(self) -> Path:
+        return self.root / "control.db"
 
     def tap_status(self, source: str) -> Path:
         return self.root / "taps" / f"{source}.json"
@@ -38,10 +46,6 @@ class Layout:
 
     def sink(self, pipeline: str, sink: str) -> Path:
         return self.pipeline(pipeline) / sink
-
-    @property
-    def store(self) -> Path:
-        return self.root / "control.db"
 
     def staged(self, source: str) -> Path:
         return self.root / "staged" / source

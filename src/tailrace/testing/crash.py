@@ -103,6 +103,8 @@ def fold(events: Iterable[dict[str, Any]]) -> dict[tuple[str, int], dict[str, An
     """What a consumer has who applies events in the order it got them."""
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for event in events:
+        if event["op"] == "s":
+            continue
         image = event["after"] or event["before"]
         key = (event["source"]["table"], image["id"])
         if event["op"] == "d":
@@ -124,7 +126,7 @@ def check_order(events: Iterable[dict[str, Any]]) -> int:
             assert known == event, f"event {event['event_id']} was delivered with two contents"
             repeats += 1
             continue
-        if event["op"] == "d":
+        if event["op"] in "ds":
             continue
         key = (event["source"]["table"], event["after"]["id"])
         version = event["after"]["version"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailrace.capture.postgres import PostgresSource
-from tailrace.capture.postgres.relations import Relations, TypeInfo
+from tailrace.capture.postgres.relations import Attribute, Relations, TypeInfo
 from tailrace.capture.postgres.rows import Rows
 from tailrace.capture.postgres.setup import Server
 from tailrace.capture.postgres.stream import PostgresStream
@@ -74,6 +74,9 @@ class FixedCatalog:
     def primary_key(self, oid: int) -> tuple[str, ...]:
         return PRIMARY_KEYS[oid]
 
+    def attributes(self, oid: int) -> tuple[Attribute, ...]:
+        return ()
+
 
 @dataclass
 class Script:
@@ -124,9 +127,10 @@ class Script:
         columns = [(n, kind, identity == "f" or n in key) for n, kind in zip(names, kinds, strict=True)]
         if not key and identity != "f":
             identity = "n"
-        self.tables[oid] = (identity, Table(f"t{oid}", columns, key))
+        name = f"t{oid}_{len(self.messages)}"  # another name is another table: a new version would be a change
+        self.tables[oid] = (identity, Table(name, columns, key))
         self.messages.append(wire.type_name(90001, "public", "mood"))
-        self.messages.append(wire.relation(oid, "public", f"t{oid}", identity, columns))
+        self.messages.append(wire.relation(oid, "public", name, identity, columns))
 
     def _values(self, table: Table) -> list[Value]:
         return [self._value(kind, nullable=name not in table.key) for name, kind, _ in table.columns]
@@ -166,6 +170,7 @@ def offline(arena_bytes: int) -> PostgresStream:
     stream = PostgresStream(source, 1, 0.0)
     stream._rows = Rows(arena_bytes)
     stream._server = Server("1", "1", "db", 0)
+    stream._catalog = FixedCatalog()  # type: ignore[assignment]
     stream._relations = Relations("db", SchemaBook(), FixedCatalog(), lambda schema, table: True)
     stream._last_flush = 0.0
     return stream

@@ -168,7 +168,10 @@ def test_a_table_altered_in_a_transaction_has_two_versions() -> None:
     ]
     [capture] = decoded(offline(BIG), messages, 100)
     assert [schema.id for schema in capture.schemas] == [0, 1]
-    assert [row["after"] for row in rows_of([capture])] == ['{"id":1}', '{"id":2,"v":"x"}']
+    first, change, second = rows_of([capture])
+    assert (first["after"], second["after"]) == ('{"id":1}', '{"id":2,"v":"x"}')
+    assert (change["op"], change["ordinal"], second["ordinal"]) == ("s", 1, 2)
+    assert json.loads(change["after"])["changes"] == [{"kind": "add", "column": "v", "type": "text"}]
 
 
 def test_full_identity_without_a_primary_key_has_no_key() -> None:

@@ -136,7 +136,7 @@ def test_a_table_that_loses_its_key_leaves_the_publication_of_updates(db: Databa
     db.run("ALTER TABLE t DROP CONSTRAINT t_pkey")
     run = capturing(db)
     db.run("INSERT INTO t VALUES (1)", "UPDATE t SET id = 2")
-    assert [row["op"] for row in run.changes()] == ["c"]
+    assert [row["op"] for row in run.changes() if row["op"] != "s"] == ["c"]
 
 
 @pytest.mark.parametrize("major", [15, 18])
@@ -194,7 +194,7 @@ def test_a_type_dropped_before_its_rows_were_read(db: Database, capturing: Start
     db.run("CREATE TYPE mood AS ENUM ('sad', 'ok')", "CREATE TABLE t (id int PRIMARY KEY, m mood, ms mood[])")
     capturing(db).stop()
     db.run("INSERT INTO t VALUES (1, 'ok', '{sad}')", "ALTER TABLE t DROP m, DROP ms", "DROP TYPE mood")
-    [row] = capturing(db).changes()
+    [row] = [row for row in capturing(db).changes() if row["op"] != "s"]
     assert row["after"] == '{"id":1,"m":"ok","ms":"{sad}"}'
 
 
@@ -203,7 +203,7 @@ def test_a_table_dropped_before_its_rows_were_read(db: Database, capturing: Star
     db.run("ALTER TABLE t REPLICA IDENTITY FULL")
     capturing(db).stop()
     db.run("INSERT INTO t VALUES (1, 'x')", "DROP TABLE t")
-    [row] = capturing(db).changes()
+    [row] = [row for row in capturing(db).changes() if row["op"] != "s"]
     assert (row["table"], row["after"]) == ("t", '{"id":1,"v":"x"}')
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tailrace.capture.postgres.snapshot.visibility import Visibility
     from tailrace.capture.postgres.stream import PostgresStream
     from tailrace.contracts import ChunkId, Extent, Frame, Staged
+    from tailrace.control import Store
     from tailrace.schema import TableSchema
 
 _NAME_LENGTH = 63
@@ -128,6 +129,13 @@ class PostgresSource(Model):
     ] = timedelta(seconds=10)
 
     outbox: Annotated[Outbox, Field(description="Changes to tag for the outbox.")] = Outbox()
+    on_schema_drift: Annotated[
+        Literal["adapt", "halt"],
+        Field(
+            description="What to do when a captured table's columns or key change: go on with the new version, or stop "
+            "before the first change that has it."
+        ),
+    ] = "adapt"
 
     @property
     def connector(self) -> str:
@@ -154,11 +162,12 @@ class PostgresSource(Model):
             extra |= {"sslmode": self.tls.mode} | {name: str(path) for name, path in files.items() if path}
         return make_conninfo(self.dsn.get_secret_value(), **extra) if extra else self.dsn.get_secret_value()
 
-    def open(self, memory_bytes: int, group_commit_s: float) -> PostgresStream:
-        """Connect and become the reader of the slot. Loads the compiled decoder first."""
+    def open(self, memory_bytes: int, group_commit_s: float, store: Store | None = None) -> PostgresStream:
+        """Connect and become the reader of the slot. Loads the compiled decoder first. Without a `store`, DDL from
+        while nothing ran is found only as far as rows tell of it."""
         from tailrace.capture.postgres.stream import PostgresStream
 
-        return PostgresStream(self, memory_bytes, group_commit_s)
+        return PostgresStream(self, memory_bytes, group_commit_s, store)
 
     def current_position(self) -> str:
         """Up to where the server has made commits durable by now."""

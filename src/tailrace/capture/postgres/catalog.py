@@ -13,7 +13,7 @@ from psycopg.rows import TupleRow
 
 from tailrace.capture.postgres.connection import connect
 from tailrace.capture.postgres.messages import lsn_number
-from tailrace.capture.postgres.relations import TypeInfo
+from tailrace.capture.postgres.relations import Attribute, TypeInfo
 from tailrace.config import redact
 from tailrace.errors import SetupError, SourceError
 
@@ -95,6 +95,22 @@ class PostgresCatalog:
             oid,
         )
         return tuple(name for (name,) in found)
+
+    def attributes(self, oid: int) -> tuple[Attribute, ...]:
+        """A table's columns; a partitioned table's missing values are where its rows are."""
+        found = self.rows(
+            "WITH RECURSIVE tree AS (SELECT %s::oid AS oid UNION ALL "
+            "  SELECT i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid "
+            "  JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition) "
+            "SELECT a.attnum, a.attname, a.atttypid, a.atttypmod, a.attgenerated <> '', "
+            "EXISTS (SELECT FROM pg_publication_rel r WHERE r.prrelid = a.attrelid AND r.prattrs IS NOT NULL), "
+            "(SELECT (m.attmissingval::text::text[])[1] FROM pg_attribute m JOIN tree ON tree.oid = m.attrelid "
+            "  WHERE m.attname = a.attname AND m.atthasmissing LIMIT 1) "
+            "FROM pg_attribute a WHERE a.attrelid = %s::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
+            oid,
+            oid,
+        )
+        return tuple(Attribute(*row) for row in found)
 
     def database(self) -> str:
         [(name,)] = self.rows("SELECT current_database()")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -32,6 +32,9 @@ KINDS = {
 }
 """Built-in types by oid; every other scalar is its text."""
 
+DROPPED = "???"
+"""How the database spells a type that is gone; what the log knows of the column is better."""
+
 
 @dataclass(frozen=True)
 class TypeInfo:
@@ -43,12 +46,31 @@ class TypeInfo:
     delimiter: str
 
 
+@dataclass(frozen=True)
+class Attribute:
+    """A column as the catalog has it now, which may be later than where the stream is.
+
+    `listed`: a publication says which of the table's columns it has. `missing`: the text of the value that rows from
+    before the column have.
+    """
+
+    number: int
+    name: str
+    type_oid: int
+    type_modifier: int
+    generated: bool
+    listed: bool
+    missing: str | None
+
+
 class Catalog(Protocol):
     """What the stream asks the database beside the stream."""
 
     def type_info(self, oid: int, modifier: int) -> TypeInfo: ...
 
     def primary_key(self, oid: int) -> tuple[str, ...]: ...
+
+    def attributes(self, oid: int) -> tuple[Attribute, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -68,18 +90,65 @@ class Relations:
         self._catalog = catalog
         self._wanted = wanted
         self._entries: dict[int, _Entry] = {}
+        self._heard: dict[int, Relation] = {}
         self._build()
 
-    def announce(self, relation: Relation) -> TableSchema | None:
+    def hear(self, relation: Relation) -> None:
+        """Keep a relation message until a row needs it: a partition is announced with its root and has none."""
+        self._heard[relation.oid] = relation
+        if self._entries.pop(relation.oid, None) is not None:
+            self._build()
+
+    def heard(self, oid: int) -> Relation | None:
+        """The message kept for a row that needs it now."""
+        return self._heard.pop(oid, None)
+
+    def announce(self, relation: Relation, since: str = "") -> TableSchema | None:
         """Take a relation message; returns the table's schema where the table is captured."""
         types = tuple(self._catalog.type_info(column.type_oid, column.type_modifier) for column in relation.columns)
-        key = self._key(relation)
-        columns = tuple(Column(c.name, t.name) for c, t in zip(relation.columns, types, strict=True))
-        schema = TableSchema(-1, self._database, relation.schema, relation.table, columns, key)
+        schema = self.describe(relation, since)
         wanted = self._wanted(relation.schema, relation.table)
-        self._entries[relation.oid] = _Entry(relation, self._book.enter(schema) if wanted else schema, types, wanted)
+        if wanted:
+            schema = self.enter(schema, relation)
+        self._entries[relation.oid] = _Entry(relation, schema, types, wanted)
         self._build()
-        return self._entries[relation.oid].schema if wanted else None
+        return schema if wanted else None
+
+    def describe(self, relation: Relation, since: str = "") -> TableSchema:
+        """The version that a relation message stands for; it has no id yet."""
+        known = self.newest(relation.schema, relation.table)
+        spelled = {column.name: column.type for column in known.columns} if known is not None else {}
+        columns = []
+        for column in relation.columns:
+            name = self._catalog.type_info(column.type_oid, column.type_modifier).name
+            columns.append(Column(column.name, spelled.get(column.name, name) if name == DROPPED else name))
+        key = self._key(relation)
+        return TableSchema(
+            -1, self._database, relation.schema, relation.table, tuple(columns), key, relation.oid, since
+        )
+
+    def enter(self, schema: TableSchema, relation: Relation) -> TableSchema:
+        """`schema` as the book has it; a version that is new there gets the numbers of its columns."""
+        known = self.newest(schema.schema, schema.table)
+        if known is None or schema.follows(known):
+            schema = numbered(schema, relation, self._catalog.attributes(relation.oid)) or inherited(schema, known)
+        return self._book.enter(schema)
+
+    def drop(self, known: TableSchema, since: str) -> TableSchema:
+        """The version of a table that is gone."""
+        return self._book.enter(replace(known, columns=(), key=(), since=since))
+
+    def newest(self, schema: str, table: str) -> TableSchema | None:
+        """The version the log met last."""
+        return self._book.newest(schema, table)
+
+    def tables(self) -> tuple[TableSchema, ...]:
+        """The newest version of each captured table the log knows."""
+        return tuple(each for each in self._book.tables() if each.schema and self._wanted(each.schema, each.table))
+
+    def knows(self, oid: int) -> bool:
+        """Whether the kernel has this relation."""
+        return oid in self._entries
 
     def get(self, oid: int) -> TableSchema | None:
         """The schema of a captured table."""
@@ -108,7 +177,7 @@ class Relations:
             for column, kind in zip(entry.relation.columns, entry.types, strict=True):
                 name = json.dumps(column.name, ensure_ascii=False).encode()
                 flags = (column.identity, column.name in schema.key)
-                cols.append((*_kinds(kind), *flags, len(names), len(name)))
+                cols.append((*kinds_of(kind), *flags, len(names), len(name)))
                 names += name
         self.rel = np.array(rel, dtype=np.int64).reshape(-1, 6)
         self.cols = np.array(cols, dtype=np.int64).reshape(-1, 7)
@@ -117,12 +186,39 @@ class Relations:
             self.rel = np.array([[-1, 0, 0, 0, 0, 1]], dtype=np.int64)
 
 
+def numbered(schema: TableSchema, relation: Relation, attributes: tuple[Attribute, ...]) -> TableSchema | None:
+    """`schema` with its columns' numbers, if the catalog still has the table exactly as the stream described it."""
+    announced = {column.name for column in relation.columns}
+    there = [each for each in attributes if each.name in announced or not (each.generated or each.listed)]
+    if [(a.name, a.type_oid, a.type_modifier) for a in there] != [
+        (c.name, c.type_oid, c.type_modifier) for c in relation.columns
+    ]:
+        return None
+    columns = (replace(c, number=a.number) for c, a in zip(schema.columns, there, strict=True))
+    return replace(schema, columns=tuple(columns))
+
+
+def inherited(schema: TableSchema, known: TableSchema | None) -> TableSchema:
+    """`schema` with the numbers that its columns had in the version before, as far as their names and order tell.
+
+    New columns come last in a table. Where one stands before an older name, that name may be another column by now.
+    """
+    if known is None or schema.relation != known.relation:
+        return schema
+    numbers = {column.name: column.number for column in known.columns}
+    columns = tuple(replace(column, number=numbers.get(column.name, 0)) for column in schema.columns)
+    places = [column.number for column in columns if column.name in numbers]
+    fresh = [column.name in numbers for column in columns]
+    in_order = places == sorted(places) and fresh == sorted(fresh, reverse=True)
+    return replace(schema, columns=columns) if in_order else schema
+
+
 def table_seed(schema: TableSchema) -> int:
     """Where the lane hash of a table's keys starts: part of the log's format."""
     return zlib.crc32(f"{schema.schema}.{schema.table}".encode()) | (0x9E37 << 32)
 
 
-def _kinds(info: TypeInfo) -> tuple[int, int, int]:
+def kinds_of(info: TypeInfo) -> tuple[int, int, int]:
     """(kind, element kind, delimiter) for the kernel."""
     if info.element:
         return Kind.ARRAY, KINDS.get(info.element, Kind.TEXT), ord(info.delimiter)

@@ -66,6 +66,11 @@ class Rows:
         return int(self.txs[self.finished - 1, 2]) if self.finished else 0
 
     @property
+    def commit_lsn(self) -> int:
+        """The position of the open transaction."""
+        return int(self.state[S.COMMIT_LSN])
+
+    @property
     def end_lsn(self) -> int:
         """Where the newest finished transaction ends."""
         return int(self.state[S.END_LSN])
@@ -124,13 +129,15 @@ class Rows:
         self._origin_name = name
         self.state[S.ORIGIN] = len(text)
 
-    def add(self, op: str, schema: TableSchema, after: str | None, headers: dict[str, str] | None) -> None:
-        """A change that is not a row: a truncate or a message. There must be room (`fits`)."""
+    def add(
+        self, op: str, schema: TableSchema, after: str | None, headers: dict[str, str] | None, before: str | None = None
+    ) -> None:
+        """A change that is not a row: a truncate, a message, a schema's. There must be room (`fits`)."""
         if self.state[S.ORIGIN]:
             headers = {**(headers or {}), "origin": self._origin_name}
         row, at = self.count, int(self.state[S.ARENA])
         spans = [at, at]
-        for text in (None, after, None, json.dumps(headers, separators=(",", ":")) if headers else None):
+        for text in (before, after, None, json.dumps(headers, separators=(",", ":")) if headers else None):
             data = (text or "").encode()
             self.arena[at : at + len(data)] = np.frombuffer(data, dtype=np.uint8)
             at += len(data)

@@ -13,19 +13,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace.capture.postgres import health, messages, outbox, setup
+from tailrace.capture.postgres import evolution, health, messages, outbox, setup
 from tailrace.capture.postgres.catalog import PostgresCatalog
 from tailrace.capture.postgres.connection import APPLICATION, ReplicationStream
+from tailrace.capture.postgres.drift import Drift, Need, Observation
 from tailrace.capture.postgres.kernel import WAL_HEADER, Stop
 from tailrace.capture.postgres.patterns import TablePatterns
 from tailrace.capture.postgres.relations import Relations
 from tailrace.capture.postgres.rows import Rows
 from tailrace.contracts import Capture, Frame, LogState
+from tailrace.control.sightings import Sightings
 from tailrace.errors import Action, SourceError, TailraceError, decide
 from tailrace.schema import SchemaBook, TableSchema
 
 if TYPE_CHECKING:
     from tailrace.capture.postgres import PostgresSource
+    from tailrace.control import Store
 
 READ_BYTES = 512 << 10
 FLOOD_BYTES = 1 << 20
@@ -46,6 +49,10 @@ HEARTBEAT_BYTES = 1 << 20
 """WAL that others must have written since the last heartbeat: a heartbeat alone must not keep a server busy."""
 _ID_LENGTH, _LOG_ID_LENGTH = 37, 16
 """How much of both fits into an application_name of 63 characters."""
+LOOK_S = 5.0
+"""How often the catalog is looked at for what the stream does not tell."""
+HURRY_S = 0.5
+"""The same while a new table waits for open transactions to end."""
 
 
 @dataclass
@@ -68,8 +75,11 @@ class Vitals:
 class PostgresStream:
     """One connection's worth of the stream; after an error a new one is opened and resumes from the log."""
 
-    def __init__(self, config: PostgresSource, memory_bytes: int, group_commit_s: float) -> None:
+    def __init__(
+        self, config: PostgresSource, memory_bytes: int, group_commit_s: float, store: Store | None = None
+    ) -> None:
         self._config = config
+        self._sightings = Sightings(store, config.id) if store is not None else None
         self._group_commit_s = group_commit_s
         # The arena, the frame made of it and its serialised form are alive at once.
         self._rows = Rows(min(MAX_ARENA_BYTES, max(MIN_ARENA_BYTES, memory_bytes // 4)))
@@ -88,6 +98,11 @@ class PostgresStream:
         self.vitals = Vitals()
         self.warnings: list[str] = []
         self._wait_s = WAIT_S
+        self.needs_snapshot: list[Need] = []
+        """Tables whose rows the stream does not tell. Whoever requests the snapshot takes the entry out after that:
+        until then it comes back after a crash."""
+        self.looks = 0
+        """How often the catalog was looked at and what it had was taken in."""
 
     def stop(self) -> None:
         """End `batches` after the transactions that are already complete. Safe in a signal handler."""
@@ -113,6 +128,7 @@ class PostgresStream:
             if pulse is not None:
                 self._hear(messages.keepalive(pulse))
             yield from self._due()
+            yield from self._look_around()
             self._report(stream)
             self._watch()
             if not more:
@@ -160,7 +176,12 @@ class PostgresStream:
         slot = self._config.slot_name
         setup.end_zombie(self._catalog, slot, application)
         self._position = setup.ensure_slot(self._catalog, stream, slot, self._server, after.resume)
-        self._relations = Relations(self._server.database, after.book, self._catalog, self._wanted)
+        self._book = after.book
+        self._relations = Relations(self._server.database, self._book, self._catalog, self._wanted)
+        name, first = self._config.publication_name, after.resume is None
+        self._drift = Drift(self._catalog, name, self._patterns, self._sightings, first=first)
+        self._observed: Observation | None = None
+        self._next_look = 0.0
         self._idle_lsn = self._position
         self._last_flush = self._last_idle = self._last_report = 0.0
         self._reply_wanted = False
@@ -207,11 +228,8 @@ class PostgresStream:
                 case Stop.FULL:
                     yield from self._make_room()
                 case Stop.UNKNOWN:
-                    raise SourceError(
-                        "source.protocol",
-                        "the server sent a row of a table it never described",
-                        hint="restart the tap; if it comes back, please report it",
-                    )
+                    place = _start(ends, following) + 1
+                    yield from self._introduce(int.from_bytes(data[place : place + 4], "big"))
         head = _start(ends, len(ends) - 1) - WAL_HEADER
         self.vitals.received_lsn = max(self.vitals.received_lsn, int.from_bytes(data[head + 9 : head + 17], "big"))
 
@@ -219,10 +237,7 @@ class PostgresStream:
         """The messages that are rare enough for Python."""
         match chr(message[0]):
             case "R":
-                schema = self._relations.announce(messages.relation(message))
-                self._note(schema)
-                if schema is not None and setup.fits(self._catalog, self._outbox_tables, schema.schema, schema.table):
-                    self._outbox_ids.add(schema.id)
+                self._relations.hear(messages.relation(message))
             case "O":
                 self._rows.set_origin(messages.origin(message))
             case "T":
@@ -236,12 +251,44 @@ class PostgresStream:
                     "source.protocol", f"unknown replication message {kind!r}", hint="use PostgreSQL 15 to 18"
                 )
 
+    def _introduce(self, oid: int) -> Iterator[Capture]:
+        """A version that the log does not have as the table's newest goes before its first row, in its transaction."""
+        relation = self._relations.heard(oid)
+        if relation is None:
+            raise SourceError(
+                "source.protocol",
+                "the server sent a row of a table it never described",
+                hint="restart the tap; if it comes back, please report it",
+            )
+        known = self._relations.newest(relation.schema, relation.table)
+        schema = self._relations.announce(relation, messages.lsn_text(self._rows.commit_lsn))
+        if schema is not None and known is not None and schema.id != known.id:
+            yield from self._evolve(known, schema)
+        if schema is not None and self._is_outbox(schema):
+            self._outbox_ids.add(schema.id)
+        self._note(schema)
+
+    def _is_outbox(self, schema: TableSchema) -> bool:
+        wanted = bool(self._config.outbox.tables)
+        return wanted and setup.fits(self._catalog, self._outbox_tables, schema.schema, schema.table)
+
+    def _evolve(self, known: TableSchema, schema: TableSchema) -> Iterator[Capture]:
+        if self._config.on_schema_drift == "halt":
+            yield from self._finished()
+            raise evolution.drifted(known, schema)
+        before, after = evolution.texts(known, schema, self._catalog)
+        yield from self._room_for((len(before) + len(after)) * 4 + 4096)
+        self._note(schema)
+        self._rows.add("s", schema, after, None, before)
+
     def _truncate(self, truncate: messages.Truncate) -> Iterator[Capture]:
         headers = {
             "cascade": str(truncate.cascade).lower(),
             "restart_identity": str(truncate.restart_identity).lower(),
         }
         for oid in truncate.oids:
+            if not self._relations.knows(oid):
+                yield from self._introduce(oid)
             schema = self._relations.get(oid)
             if schema is not None:
                 yield from self._room_for(4096)
@@ -267,6 +314,41 @@ class PostgresStream:
     def _note(self, schema: TableSchema | None) -> None:
         if schema is not None:
             self._new_schemas[schema.id] = schema
+
+    # -- the catalog -----------------------------------------------------------------------------------------
+
+    def _look_around(self) -> Iterator[Capture]:
+        """What the catalog tells beside the stream, taken in at a transaction boundary behind where it was seen."""
+        if self._observed is None and time.monotonic() >= self._next_look:
+            self._observed = self._drift.observe(self._relations)
+        if self._observed is None or self._rows.in_transaction:
+            return
+        if self._observed.lsn > max(self._position, self._idle_lsn, self._rows.end_lsn):
+            return
+        yield from self._finished()
+        observed, self._observed = self._observed, None
+        yield from self._catch_up(observed)
+        found = self._drift.needs(observed)
+        waiting = {need[:2] for need in self.needs_snapshot}
+        self.needs_snapshot += [need for need in found if need[:2] not in waiting]
+        self._drift.remember(self.needs_snapshot)
+        self.looks += 1
+        self._next_look = time.monotonic() + (HURRY_S if self._drift.waits else LOOK_S)
+
+    def _catch_up(self, observed: Observation) -> Iterator[Capture]:
+        """The versions the log does not have, as a transaction of their own; a table's first is no change."""
+        steps = self._drift.steps(observed, self._relations)
+        for step in steps:
+            self._note(step.after)
+        changed = [(step.before, step.after) for step in steps if step.before is not None]
+        if changed:
+            self._rows.begin(observed.lsn - 1, int(time.time() * 1e6))
+            for before, after in changed:
+                yield from self._evolve(before, after)
+            self._rows.commit(self._position)
+            yield from self._finished()
+        elif steps:
+            yield Capture(None, self._resume(self._position), self._take_schemas())
 
     # -- handing over ----------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from tailrace.surfaces.cli.doctor import doctor
 from tailrace.surfaces.cli.log import log
 from tailrace.surfaces.cli.run import run
 from tailrace.surfaces.cli.schema import schema
+from tailrace.surfaces.cli.schemas import schemas
 from tailrace.surfaces.cli.snapshot import snapshot
 from tailrace.surfaces.cli.validate import validate
 from tailrace.surfaces.cli.version import version
@@ -28,6 +29,7 @@ app = typer.Typer(
 for _command in (validate, doctor, deploy, run, snapshot, undeploy, demo, schema, version):
     app.command()(_command)
 app.add_typer(log, name="log")
+app.add_typer(schemas, name="schemas")
 
 
 def main() -> None:

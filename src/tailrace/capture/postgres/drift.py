@@ -1,0 +1,294 @@
+"""Looks at the catalog for what the stream does not tell: DDL without rows, rewrites, new tables, partitions.
+
+An observation counts only once the stream has passed the position it was made at: DDL excludes writers, so every row
+of the versions before lies before that position, and the log never has an older row behind a newer version.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from tailrace.capture.postgres import setup
+from tailrace.capture.postgres.catalog import PostgresCatalog, Table
+from tailrace.capture.postgres.messages import Relation, RelationColumn, lsn_number, lsn_text
+from tailrace.capture.postgres.patterns import TablePatterns
+from tailrace.capture.postgres.relations import Relations
+from tailrace.control.sightings import Sightings
+from tailrace.errors import SetupError, SourceError
+from tailrace.schema import TableSchema
+
+Name = tuple[str, str]
+Need = tuple[str, str, str]
+"""(schema, table, reason) of a table whose rows must be read anew."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Where rows of a table are: the table itself, or a partition.
+
+    `file` changes with every rewrite, `touched` with every change of a column, also one that keeps its type; VACUUM
+    FULL, CLUSTER and TRUNCATE change the file only. `born`: it was made as a partition, hence empty.
+    """
+
+    file: int
+    touched: str
+    born: bool
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """A captured table as the catalog has it. `shape`: all that its version depends on."""
+
+    relation: Relation
+    shape: str
+    parts: dict[str, Part]
+
+    def text(self) -> str:
+        """What is remembered of it."""
+        parts = {oid: [part.file, part.touched] for oid, part in self.parts.items()}
+        return json.dumps([self.relation.oid, self.shape, parts])
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The captured tables at a position, the tables that are gone, and the versions the log had then."""
+
+    lsn: int
+    xmin: int
+    xmax: int
+    tables: dict[Name, Sighting]
+    gone: tuple[TableSchema, ...]
+    versions: dict[Name, int]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A table's next version; without `before` its first."""
+
+    before: TableSchema | None
+    after: TableSchema
+
+
+@dataclass
+class _Memory:
+    """What was seen last of each table, as text; `saved` is what the store has of it."""
+
+    seen: dict[Name, str] = field(default_factory=dict)
+    saved: dict[Name, str] = field(default_factory=dict)
+
+
+class Drift:
+    """Compares the catalog with what was seen before, in this process or an earlier one."""
+
+    def __init__(
+        self,
+        catalog: PostgresCatalog,
+        publication: str,
+        patterns: TablePatterns,
+        sightings: Sightings | None,
+        *,
+        first: bool,
+    ) -> None:
+        """`first`: the log is new, and what was seen for another log does not matter."""
+        self._catalog, self._publication, self._patterns = catalog, publication, patterns
+        self._sightings = sightings
+        if first and sightings is not None:
+            sightings.replace({})
+        known = sightings.load() if sightings is not None else {}
+        self._memory = _Memory(dict(known), dict(known))
+        self._compares = bool(known)
+        self._joined: list[Table] | None = None
+        self._held: list[tuple[Need, int]] = []
+        self._open: set[Name] = set()
+        self.warnings: list[str] = []
+
+    @property
+    def waits(self) -> bool:
+        """Whether a new table waits for the transactions that were open when it joined."""
+        return bool(self._held)
+
+    def observe(self, relations: Relations) -> Observation:
+        """Let new tables join, then look."""
+        self._join()
+        [(xmin, xmax)] = self._catalog.rows(
+            "SELECT pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint FROM pg_current_snapshot() s"
+        )
+        tables = {name: sighting for name, sighting in self._tables().items() if self._patterns.match(name[0], name[1])}
+        known = relations.tables()
+        missing = [each for each in known if (each.schema, each.table) not in tables]
+        gone = tuple(each for each in missing if not self._exists(each)) if missing else ()
+        versions = {(each.schema, each.table): each.id for each in known}
+        lsn = lsn_number(self._catalog.rows(_POSITION)[0][0])  # after everything above was read
+        return Observation(lsn, xmin, xmax, tables, gone, versions)
+
+    def steps(self, seen: Observation, relations: Relations) -> list[Step]:
+        """The versions that the log does not have yet. Tables of which the stream has told more since are left for
+        the next look."""
+        since = lsn_text(seen.lsn - 1)  # no commit has an odd position
+        found = [Step(known, relations.drop(known, since)) for known in seen.gone if self._settled(known, relations)]
+        for name, sighting in seen.tables.items():
+            known = relations.newest(*name)
+            if known is not None and known.columns and seen.versions.get(name) != known.id:
+                self._open.add(name)
+                continue
+            if known is not None and known.columns and self._shape(name) == sighting.shape and name not in self._open:
+                continue
+            self._open.discard(name)
+            schema = relations.describe(sighting.relation, since)
+            if known is None or schema.follows(known):
+                found.append(Step(known, relations.enter(schema, sighting.relation)))
+        return found
+
+    def needs(self, seen: Observation) -> list[Need]:
+        """The tables whose rows the stream cannot tell. Remembers what was seen."""
+        for name, sighting in seen.tables.items():
+            was = self._memory.seen.get(name)
+            if self._compares and (was is None or json.loads(was)[0] != sighting.relation.oid):
+                self._hold((*name, "new table" if was is None else "dropped and made anew"), seen.xmax)
+        found = [
+            (*name, reason) for name, sighting in seen.tables.items() if (reason := self._rewritten(name, sighting))
+        ]
+        # A change of a transaction that was open when its table joined is in no publication.
+        found += [need for need, xmax in self._held if xmax <= seen.xmin]
+        self._held = [(need, xmax) for need, xmax in self._held if xmax > seen.xmin]
+        self._memory.seen = {name: sighting.text() for name, sighting in seen.tables.items()}
+        self._compares = True
+        return found
+
+    def remember(self, pending: list[Need]) -> None:
+        """Keep what was seen for the next process, but for tables whose snapshot is not requested yet."""
+        busy = self._open | {(schema, table) for schema, table, _ in [*pending, *(need for need, _ in self._held)]}
+        memory = self._memory
+        wanted = {name: memory.saved.get(name) if name in busy else text for name, text in memory.seen.items()}
+        kept = {name: text for name, text in wanted.items() if text is not None}
+        if self._sightings is not None and kept != memory.saved:
+            self._sightings.replace(kept)
+            memory.saved = kept
+
+    # -- looking ---------------------------------------------------------------------------------------------
+
+    def _join(self) -> None:
+        """Tables that match a pattern by now are published, where the publications are ours."""
+        tables = [each for each in self._catalog.tables() if self._patterns.match(each.schema, each.table)]
+        if tables == self._joined or not self._catalog.publication_is_ours(self._publication):
+            return
+        try:
+            setup.ensure_publications(self._catalog, self._publication, tables)
+        except SetupError as error:
+            self.warnings = [f"tables cannot join the publication {self._publication}: {error.message}"]
+        except SourceError as error:
+            if error.code != "source.refused":
+                raise
+            return  # a table went while it was to join: the next look sees it
+        else:
+            self.warnings = []
+        self._joined = tables
+
+    def _tables(self) -> dict[Name, Sighting]:
+        names = [self._publication, self._publication + setup.INSERTS]
+        return {(row[1], row[2]): _sighting(*row) for row in self._catalog.rows(_TABLES, names)}
+
+    def _exists(self, table: TableSchema) -> bool:
+        return bool(
+            self._catalog.rows(
+                "SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+                "WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')",
+                table.schema,
+                table.table,
+            )
+        )
+
+    # -- comparing -------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _settled(known: TableSchema, relations: Relations) -> bool:
+        newest = relations.newest(known.schema, known.table)
+        return newest is not None and newest.id == known.id
+
+    def _shape(self, name: Name) -> str | None:
+        was = self._memory.seen.get(name)
+        return str(json.loads(was)[1]) if was is not None else None
+
+    def _hold(self, need: Need, xmax: int) -> None:
+        if need[:2] not in [each[:2] for each, _ in self._held]:
+            self._held.append((need, xmax))
+
+    def _rewritten(self, name: Name, sighting: Sighting) -> str | None:
+        """Why the rows of a table that was there before are no longer those the stream told of."""
+        was = self._memory.seen.get(name)
+        if was is None or json.loads(was)[0] != sighting.relation.oid:
+            return None
+        before = json.loads(was)[2]
+        if any(oid not in before and not part.born for oid, part in sighting.parts.items()):
+            return "partition attached"
+        if any(oid not in sighting.parts for oid in before):
+            return "partition detached"
+        for oid, part in sighting.parts.items():
+            if oid in before and before[oid][0] != part.file and before[oid][1] != part.touched:
+                return "rewritten"
+        return None
+
+
+def _sighting(
+    oid: int,
+    schema: str,
+    table: str,
+    identity: str,
+    key: list[int] | None,
+    columns: list[tuple[int, str, int, int, str]],
+    parts: list[tuple[int, int, str, bool]] | None,
+) -> Sighting:
+    listed = tuple(
+        RelationColumn(name, kind, modifier, identity == "f" or number in (key or ()))
+        for number, name, kind, modifier, _ in columns or ()
+    )
+    relation = Relation(oid, schema, table, identity, listed)
+    shape = json.dumps([identity, key, [list(column) for column in columns or ()]])
+    return Sighting(relation, shape, {str(part[0]): Part(*part[1:]) for part in parts or ()})
+
+
+_POSITION = """
+SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END::text
+"""
+
+# Plain catalog tables only: functions such as pg_get_publication_tables wait for the locks of the user's own DDL.
+_TABLES = """
+WITH RECURSIVE publication AS (
+    SELECT oid, puballtables, pubviaroot, coalesce(to_jsonb(p) ->> 'pubgencols' = 's', false) AS generated
+    FROM pg_publication p WHERE pubname = ANY (%s)
+),
+member AS (
+    SELECT DISTINCT ON (c.oid) c.oid, n.nspname, c.relname, c.relreplident, r.prattrs, p.generated
+    FROM publication p
+    JOIN pg_class c ON c.relpersistence = 'p' AND NOT c.relispartition
+        AND (c.relkind = 'r' OR c.relkind = 'p' AND p.pubviaroot)
+    JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname NOT IN ('pg_catalog', 'information_schema')
+    LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+    WHERE p.puballtables OR r.prrelid IS NOT NULL OR EXISTS (
+        SELECT FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)
+),
+tree AS (
+    SELECT oid AS root, oid, true AS born FROM member
+    UNION ALL
+    -- A partition that was made as one has its place two commands after its columns; attaching takes more, or another
+    -- transaction. (A table attached and filled in the transaction that made it must not pass for empty.)
+    SELECT t.root, i.inhrelid, a.xmin = i.xmin AND i.cmin::text::bigint - a.cmin::text::bigint <= 2
+    FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid
+    JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition
+    JOIN pg_attribute a ON a.attrelid = i.inhrelid AND a.attname = 'tableoid' AND a.attnum < 0
+)
+SELECT m.oid::bigint, m.nspname::text, m.relname::text, m.relreplident::text,
+    (SELECT i.indkey::int2[] FROM pg_index i WHERE i.indrelid = m.oid AND i.indimmediate AND CASE m.relreplident
+        WHEN 'i' THEN i.indisreplident WHEN 'n' THEN false ELSE i.indisprimary END),
+    (SELECT json_agg(json_build_array(a.attnum, a.attname, a.atttypid::bigint, a.atttypmod, a.xmin::text)
+        ORDER BY a.attnum) FROM pg_attribute a
+     WHERE a.attrelid = m.oid AND a.attnum > 0 AND NOT a.attisdropped AND CASE
+        WHEN m.prattrs IS NOT NULL THEN a.attnum = ANY (m.prattrs::int2[])
+        ELSE a.attgenerated = '' OR a.attgenerated = 's' AND m.generated END),
+    (SELECT json_agg(json_build_array(t.oid::bigint, c.relfilenode::bigint, (
+            SELECT md5(string_agg(a.attnum || ':' || a.xmin, ',' ORDER BY a.attnum))
+            FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attnum > 0), t.born))
+     FROM tree t JOIN pg_class c ON c.oid = t.oid AND c.relkind = 'r' WHERE t.root = m.oid)
+FROM member m
+"""
