@@ -80,7 +80,7 @@ class PostgresStream:
         self._rows.load_decoder(Relations("", SchemaBook(), self._catalog, self._patterns.match))
         self._stream: ReplicationStream | None = None
         self._position = self._idle_lsn = 0
-        self._stopping = False
+        self._standby = self._stopping = False
         self._new_schemas: dict[int, TableSchema] = {}
         self._spilled = False
         self.vitals = Vitals()
@@ -170,6 +170,10 @@ class PostgresStream:
         """Whether changes of a table, as the stream names it, are captured."""
         return setup.fits(self._catalog, self._patterns, schema, table)
 
+    def _is_outbox(self, schema: TableSchema) -> bool:
+        tables = self._outbox_tables
+        return bool(self._config.outbox.tables) and setup.fits(self._catalog, tables, schema.schema, schema.table)
+
     def _resume(self, lsn: int) -> dict[str, str]:
         if self._standby and not self._catalog.in_recovery():
             # What came since may be of the new timeline: a position must never carry the wrong one.
@@ -215,7 +219,7 @@ class PostgresStream:
             case "R":
                 schema = self._relations.announce(messages.relation(message))
                 self._note(schema)
-                if schema is not None and setup.fits(self._catalog, self._outbox_tables, schema.schema, schema.table):
+                if schema is not None and self._is_outbox(schema):
                     self._outbox_ids.add(schema.id)
             case "O":
                 self._rows.set_origin(messages.origin(message))
