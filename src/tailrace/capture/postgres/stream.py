@@ -197,6 +197,10 @@ class PostgresStream:
         """Whether changes of a table, as the stream names it, are captured."""
         return setup.fits(self._catalog, self._patterns, schema, table)
 
+    def _is_outbox(self, schema: TableSchema) -> bool:
+        tables = self._outbox_tables
+        return bool(self._config.outbox.tables) and setup.fits(self._catalog, tables, schema.schema, schema.table)
+
     def _resume(self, lsn: int) -> dict[str, str]:
         if self._standby and not self._catalog.in_recovery():
             # What came since may be of the new timeline: a position must never carry the wrong one.
@@ -267,10 +271,6 @@ class PostgresStream:
         if schema is not None and self._is_outbox(schema):
             self._outbox_ids.add(schema.id)
         self._note(schema)
-
-    def _is_outbox(self, schema: TableSchema) -> bool:
-        wanted = bool(self._config.outbox.tables)
-        return wanted and setup.fits(self._catalog, self._outbox_tables, schema.schema, schema.table)
 
     def _evolve(self, known: TableSchema, schema: TableSchema) -> Iterator[Capture]:
         if self._config.on_schema_drift == "halt":
