@@ -51,7 +51,8 @@ class TransactionIndex:
     ) -> Iterator[Found]:
         """The rows of `tables` (schema ids) that wanted transactions changed, in the log's order.
 
-        `may_have` is asked with the largest transaction id of each line, `wanted` with single ones.
+        `may_have` is asked with the largest transaction id of each line, `wanted` with single ones. Raises
+        `log.expired` where a line that may have one is no longer retained.
         """
         if not self._low:
             return

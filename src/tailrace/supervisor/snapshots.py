@@ -31,6 +31,7 @@ CHUNKS_PER_TASK = 8
 AHEAD = 64
 """Chunks planned, and chunks staged, at most: what is read long before it is admitted is stale by then."""
 OWED_PER_CHUNK = 1000
+UNREAD = "rows that are there already are not captured: add `snapshot: {}` to the source to read them"
 TICK_S = 0.1
 
 
@@ -42,6 +43,7 @@ class Snapshots:
         self._pool = ThreadPoolExecutor(source.snapshot.max_parallel_chunks, "snapshot")
         self._reading: dict[Future[list[Outcome]], Task] = {}
         self._not_before = 0.0
+        self.warnings: list[str] = []
         self.failure: TailraceError | None = None
 
     def begin(self, log_id: str, known: set[tuple[str, str]]) -> None:
@@ -54,7 +56,10 @@ class Snapshots:
             if _wanted(mode, (schema, table), covered, known)
         ]
         if missing and not (mode == "always" and self._ledger.runs(self._source.id, "active")):
+            self.warnings = self._source.preflight((each.schema, each.table) for each in missing)
             self._ledger.request(self._source.id, mode, missing, log_id=log_id, since=0)
+        elif mode == "never" and not known and self._source.has_rows():
+            self.warnings = [UNREAD]
 
     @property
     def busy(self) -> bool:
@@ -167,6 +172,9 @@ class SnapshotThread(threading.Thread):
 
     def status(self) -> tuple[SnapshotStatus, ...]:
         return self._snapshots.status() if self.begun else ()
+
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(self._snapshots.warnings)
 
     def stop(self) -> None:
         self._halt.set()
