@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tailrace.backoff import Backoff
+from tailrace.capture.snapshots import request_needed
 from tailrace.control.ledger import Ledger, TableRequest
 from tailrace.spark.snapshot import ReadHere
 from tailrace.supervisor.snapshots import Snapshots
@@ -84,6 +85,7 @@ class Snapshotting:
     def _pause(self) -> None:
         if self._death is not None:
             raise self._death
+        request_needed(self.capturing.stream.needs_snapshot, self.source.id, self.ledger, self.capturing.log)
 
     def _tick(self, settled: str) -> bool:
         return self._gate(settled) if self.admitting else True

@@ -354,6 +354,22 @@ def test_a_table_that_is_dropped_meanwhile(db: Database, tmp_path: Path) -> None
         assert same(run.finish(), db)
 
 
+def test_tables_the_stream_cannot_tell_are_read(db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is made later, with rows from before it was published, and one whose rows DDL rewrites."""
+    monkeypatch.setattr("tailrace.capture.postgres.stream.LOOK_S", 0.1)
+    db.run(ITEMS, "INSERT INTO items SELECT n, 'b', n::text FROM generate_series(1, 30) n")
+    with Snapshotting(db, tmp_path) as run:
+        run.begin()
+        run.finish()
+        db.run("ALTER TABLE items ALTER v TYPE int USING v::int * 2")
+        db.run("CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO later SELECT generate_series(1, 15)")
+        run.work(until=lambda: len(run.ledger.runs(run.source.id, "done")) == 3)
+        found = run.finish()
+    state = contents([row for row in found if row["op"] != "s"])
+    assert [state["items", f'{{"id":{n}}}']["v"] for n in range(1, 31)] == [2 * n for n in range(1, 31)]
+    assert sum(table == "later" for table, _ in state) == 15
+
+
 def test_a_lost_file_is_read_again(db: Database, tmp_path: Path) -> None:
     db.run(ITEMS, "INSERT INTO items SELECT n, 'b', 'v' FROM generate_series(1, 30) n")
     with Snapshotting(db, tmp_path) as run:
