@@ -18,10 +18,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
 from tailrace.contracts import Admitted, ChunkId, Extent, Staged
 from tailrace.control.store import Store
+from tailrace.control.tables import indexed, snapshot_chunks, snapshot_debts, snapshot_runs, snapshot_tables
+from tailrace.control.upsert import insert_missing, put
 from tailrace.errors import TailraceError
+
+Columns = ReadOnlyColumnCollection[str, sa.Column[Any]]
+Condition = sa.ColumnElement[bool]
+_RUN, _TABLE, _CHUNK, _DEBT = snapshot_runs.c, snapshot_tables.c, snapshot_chunks.c, snapshot_debts.c
 
 
 @dataclass(frozen=True)
@@ -78,55 +85,40 @@ class Ledger:
     def request(self, source: str, reason: str, tables: Sequence[TableRequest], *, log_id: str, since: int) -> str:
         """A new run; returns its id."""
         run = f"{int(time.time() * 1000):013x}{uuid.uuid4().hex[:6]}"
+        made = {"id": run, "source": source, "reason": reason, "log_id": log_id, "since": since}
         with self._store.transaction() as connection:
-            _insert(
-                connection,
-                "snapshot_runs",
-                id=run,
-                source=source,
-                reason=reason,
-                state="active",
-                log_id=log_id,
-                since=since,
-                created_us=_now_us(),
-            )
-            for each in tables:
-                place = {"run": run, "schema_name": each.schema, "table_name": each.table}
-                _insert(
-                    connection,
-                    "snapshot_tables",
-                    **place,
-                    filter=each.filter,
-                    state="planning",
-                    estimate=each.estimate,
-                )
+            connection.execute(sa.insert(snapshot_runs).values(**made, state="active", created_us=_now_us()))
+            if tables:
+                connection.execute(sa.insert(snapshot_tables), [_requested(run, each) for each in tables])
         return run
 
     def runs(self, source: str, state: str | None = None) -> list[Run]:
         """A source's runs, oldest first."""
-        query = "SELECT * FROM snapshot_runs WHERE source = :source AND (:state IS NULL OR state = :state) ORDER BY id"
+        query = sa.select(snapshot_runs).where(_RUN.source == source).order_by(_RUN.id)
+        if state is not None:
+            query = query.where(_RUN.state == state)
         with self._store.transaction() as connection:
-            return [_run(row) for row in connection.execute(sa.text(query), {"source": source, "state": state})]
+            return [_run(row) for row in connection.execute(query)]
 
     def run(self, run: str) -> Run:
         with self._store.transaction() as connection:
-            return _run(connection.execute(sa.text("SELECT * FROM snapshot_runs WHERE id = :run"), {"run": run}).one())
+            return _run(connection.execute(sa.select(snapshot_runs).where(_RUN.id == run)).one())
 
     def tables(self, run: str) -> list[TableRun]:
-        query = "SELECT * FROM snapshot_tables WHERE run = :run ORDER BY schema_name, table_name"
+        query = sa.select(snapshot_tables).where(_TABLE.run == run).order_by(_TABLE.schema_name, _TABLE.table_name)
         with self._store.transaction() as connection:
-            return [TableRun(*row) for row in connection.execute(sa.text(query), {"run": run})]
+            return [TableRun(*row) for row in connection.execute(query)]
 
     def covered(self, source: str, log_id: str) -> set[tuple[str, str]]:
         """Tables with a whole snapshot in the log, or one under way."""
         query = (
-            "SELECT schema_name, table_name FROM snapshot_tables JOIN snapshot_runs ON id = run "
-            "WHERE source = :source AND log_id = :log_id AND filter IS NULL "
-            "AND (snapshot_runs.state = 'active' OR snapshot_tables.state = 'done')"
+            sa.select(_TABLE.schema_name, _TABLE.table_name)
+            .select_from(snapshot_tables.join(snapshot_runs))
+            .where(_RUN.source == source, _RUN.log_id == log_id, _TABLE.filter.is_(None))
+            .where(sa.or_(_RUN.state == "active", _TABLE.state == "done"))
         )
         with self._store.transaction() as connection:
-            found = connection.execute(sa.text(query), {"source": source, "log_id": log_id})
-            return {(schema, table) for schema, table in found}
+            return {(schema, table) for schema, table in connection.execute(query)}
 
     def cancel(self, run: str) -> bool:
         """Stop it where it is; what is in the log stays. False where it is over already."""
@@ -135,7 +127,7 @@ class Ledger:
     def begin_at(self, run: str, since: int) -> None:
         """Nothing in the log before `since` concerns this run."""
         with self._store.transaction() as connection:
-            _execute(connection, "UPDATE snapshot_runs SET since = :since WHERE id = :run", run=run, since=since)
+            connection.execute(sa.update(snapshot_runs).where(_RUN.id == run).values(since=since))
 
     def fail(self, run: str, error: TailraceError) -> bool:
         return self._end(run, "failed", error)
@@ -143,172 +135,164 @@ class Ledger:
     def drop_table(self, table: TableRun) -> None:
         """The table is no longer there: the run goes on without it."""
         with self._store.transaction() as connection:
-            _execute(connection, "DELETE FROM snapshot_chunks WHERE " + _PLACE, **_place(table))
-            _execute(connection, "UPDATE snapshot_tables SET state = 'gone' WHERE " + _PLACE, **_place(table))
+            connection.execute(sa.delete(snapshot_chunks).where(*_of_table(_CHUNK, table)))
+            connection.execute(sa.update(snapshot_tables).where(*_of_table(_TABLE, table)).values(state="gone"))
             _finish(connection, table.run)
+
+    def _end(self, run: str, state: str, error: TailraceError | None) -> bool:
+        told = None if error is None else json.dumps(error.as_dict())
+        active = sa.update(snapshot_runs).where(_RUN.id == run, _RUN.state == "active")
+        with self._store.transaction() as connection:
+            ended = connection.execute(active.values(state=state, error=told, finished_us=_now_us()))
+            return bool(ended.rowcount)
 
     # -- chunks ----------------------------------------------------------------------------------------------
 
     def last_extent(self, table: TableRun) -> Extent | None:
         """Where planning stands."""
-        query = f"SELECT extent FROM snapshot_chunks WHERE {_PLACE} ORDER BY number DESC LIMIT 1"
+        planned = sa.select(_CHUNK.extent).where(*_of_table(_CHUNK, table))
         with self._store.transaction() as connection:
-            found = connection.execute(sa.text(query), _place(table)).scalar_one_or_none()
+            found = connection.execute(planned.order_by(_CHUNK.number.desc()).limit(1)).scalar_one_or_none()
         return None if found is None else Extent.from_dict(json.loads(found))
 
     def plan(self, table: TableRun, extent: Sequence[Extent], *, complete: bool) -> None:
         """Further chunks of a table; `complete`: these are the last."""
+        place = {"run": table.run, "schema_name": table.schema, "table_name": table.table, "state": "planned"}
         with self._store.transaction() as connection:
-            first = _execute(connection, f"SELECT count(*) FROM snapshot_chunks WHERE {_PLACE}", **_place(table))
-            number = first.scalar_one()
-            for place, each in enumerate(extent):
-                fields = {"number": number + place, "extent": json.dumps(asdict(each)), "state": "planned"}
-                _insert(connection, "snapshot_chunks", **_place(table), **fields)
+            first = _count(connection, *_of_table(_CHUNK, table))
+            rows = [
+                {**place, "number": number, "extent": json.dumps(asdict(each))}
+                for number, each in enumerate(extent, first)
+            ]
+            if rows:
+                connection.execute(sa.insert(snapshot_chunks), rows)
             if complete:
-                _execute(connection, f"UPDATE snapshot_tables SET state = 'reading' WHERE {_PLACE}", **_place(table))
+                connection.execute(sa.update(snapshot_tables).where(*_of_table(_TABLE, table)).values(state="reading"))
                 _finish(connection, table.run)
 
     def chunks(self, run: str, state: str, limit: int = -1) -> list[tuple[ChunkId, Extent]]:
+        """A run's chunks in this state, in order; at most `limit` where that is not negative."""
         query = (
-            "SELECT run, schema_name, table_name, number, extent FROM snapshot_chunks "
-            "WHERE run = :run AND state = :state ORDER BY schema_name, table_name, number LIMIT :limit"
+            sa.select(_CHUNK.run, _CHUNK.schema_name, _CHUNK.table_name, _CHUNK.number, _CHUNK.extent)
+            .where(_CHUNK.run == run, _CHUNK.state == state)
+            .order_by(_CHUNK.schema_name, _CHUNK.table_name, _CHUNK.number)
+            .limit(limit if limit >= 0 else None)
         )
         with self._store.transaction() as connection:
-            found = connection.execute(sa.text(query), {"run": run, "state": state, "limit": limit}).all()
+            found = connection.execute(query).all()
         return [(ChunkId(*row[:4]), Extent.from_dict(json.loads(row[4]))) for row in found]
 
     def count(self, run: str, state: str) -> int:
         """How many chunks are in this state."""
-        query = "SELECT count(*) FROM snapshot_chunks WHERE run = :run AND state = :state"
         with self._store.transaction() as connection:
-            return int(_execute(connection, query, run=run, state=state).scalar_one())
+            return _count(connection, _CHUNK.run == run, _CHUNK.state == state)
 
     def unfinished(self, table: TableRun) -> int:
         """How many chunks of a table are not in the log yet."""
-        query = f"SELECT count(*) FROM snapshot_chunks WHERE {_PLACE} AND state <> 'admitted'"
         with self._store.transaction() as connection:
-            return int(_execute(connection, query, **_place(table)).scalar_one())
+            return _count(connection, *_of_table(_CHUNK, table), _CHUNK.state != "admitted")
 
     def stage(self, chunks: Iterable[Staged]) -> None:
         """These were read. A chunk that meanwhile is further, or whose run is over, keeps its state."""
         with self._store.transaction() as connection:
             for each in chunks:
-                change = "UPDATE snapshot_chunks SET state = 'staged', staged = :staged "
-                query = f"{change} WHERE {_CHUNK} AND state = 'planned'"
-                done = _execute(connection, query, staged=json.dumps(asdict(each)), **asdict(each.chunk))
-                if done.rowcount:
-                    rows = f"UPDATE snapshot_tables SET rows_read = rows_read + :rows WHERE {_OF_CHUNK}"
-                    _execute(connection, rows, rows=each.rows, **asdict(each.chunk))
+                text = json.dumps(asdict(each))
+                active = sa.exists().where(_RUN.id == each.chunk.run, _RUN.state == "active")
+                if _move(connection, each.chunk, _CHUNK.state == "planned", active, state="staged", staged=text):
+                    _add(connection, each.chunk, _TABLE.rows_read, each.rows)
 
     def staged(self, source: str) -> list[Staged]:
         """Chunks of active runs that wait for the log."""
         query = (
-            "SELECT staged FROM snapshot_chunks JOIN snapshot_runs ON id = run "
-            "WHERE source = :source AND snapshot_runs.state = 'active' AND snapshot_chunks.state = 'staged' "
-            "ORDER BY run, schema_name, table_name, number"
+            sa.select(_CHUNK.staged)
+            .select_from(snapshot_chunks.join(snapshot_runs))
+            .where(_RUN.source == source, _RUN.state == "active", _CHUNK.state == "staged")
+            .order_by(_CHUNK.run, _CHUNK.schema_name, _CHUNK.table_name, _CHUNK.number)
         )
         with self._store.transaction() as connection:
-            found = connection.execute(sa.text(query), {"source": source}).scalars().all()
+            found = connection.execute(query).scalars().all()
         return [Staged.from_dict(json.loads(text)) for text in found]
 
     def discard(self, staged: Staged) -> None:
         """The log could not take it: it is read again."""
-        query = (
-            f"UPDATE snapshot_chunks SET state = 'planned', staged = NULL, attempts = attempts + 1 "
-            f"WHERE {_CHUNK} AND state = 'staged'"
-        )
+        again = {"state": "planned", "staged": None, "attempts": _CHUNK.attempts + 1}
         with self._store.transaction() as connection:
-            if _execute(connection, query, **asdict(staged.chunk)).rowcount:
-                rows = f"UPDATE snapshot_tables SET rows_read = rows_read - :rows WHERE {_OF_CHUNK}"
-                _execute(connection, rows, rows=staged.rows, **asdict(staged.chunk))
+            if _move(connection, staged.chunk, _CHUNK.state == "staged", **again):
+                _add(connection, staged.chunk, _TABLE.rows_read, -staged.rows)
 
     def owed(self, run: str, schema: str, table: str) -> set[str]:
         """Keys whose rows must be read again."""
-        query = (
-            "SELECT row_key FROM snapshot_debts "
-            "WHERE run = :run AND schema_name = :schema AND table_name = :table ORDER BY row_key"
-        )
+        of_table = (_DEBT.run == run, _DEBT.schema_name == schema, _DEBT.table_name == table)
         with self._store.transaction() as connection:
-            return set(_execute(connection, query, run=run, schema=schema, table=table).scalars())
+            return set(connection.execute(sa.select(_DEBT.row_key).where(*of_table)).scalars())
 
     # -- what the log decided --------------------------------------------------------------------------------
 
     def indexed(self, source: str, log_id: str) -> int:
         """Up to which offset of the log its admissions are entered here."""
-        query = "SELECT log_offset FROM indexed WHERE source = :source AND log_id = :log_id"
+        of_log = (indexed.c.source == source, indexed.c.log_id == log_id)
         with self._store.transaction() as connection:
-            return _execute(connection, query, source=source, log_id=log_id).scalar_one_or_none() or 0
+            return connection.execute(sa.select(indexed.c.log_offset).where(*of_log)).scalar_one_or_none() or 0
 
     def enter(self, source: str, log_id: str, offset: int, admitted: Admitted | None) -> None:
         """The log is at `offset`, with this admission as its newest; entering one twice is harmless."""
         with self._store.transaction() as connection:
             if admitted is not None:
                 _admit(connection, admitted)
-            query = (
-                "INSERT INTO indexed (source, log_id, log_offset) VALUES (:source, :log_id, :offset) "
-                "ON CONFLICT (source) DO UPDATE SET log_id = :log_id, log_offset = :offset"
-            )
-            _execute(connection, query, source=source, log_id=log_id, offset=offset)
-
-    def _end(self, run: str, state: str, error: TailraceError | None) -> bool:
-        query = (
-            "UPDATE snapshot_runs SET state = :state, error = :error, finished_us = :now "
-            "WHERE id = :run AND state = 'active'"
-        )
-        told = None if error is None else json.dumps(error.as_dict())
-        with self._store.transaction() as connection:
-            done = _execute(connection, query, run=run, state=state, error=told, now=_now_us())
-            return bool(done.rowcount)
-
-
-_PLACE = "run = :run AND schema_name = :schema_name AND table_name = :table_name"
-_OF_CHUNK = "run = :run AND schema_name = :schema AND table_name = :table"
-_CHUNK = f"{_OF_CHUNK} AND number = :number"
+            put(connection, indexed, {"source": source, "log_id": log_id, "log_offset": offset})
 
 
 def _admit(connection: sa.Connection, admitted: Admitted) -> None:
-    chunk = asdict(admitted.chunk)
-    query = f"UPDATE snapshot_chunks SET state = 'admitted', staged = NULL WHERE {_CHUNK} AND state <> 'admitted'"
-    if not _execute(connection, query, **chunk).rowcount:
+    chunk = admitted.chunk
+    if not _move(connection, chunk, _CHUNK.state != "admitted", state="admitted", staged=None):
         return
-    rows = f"UPDATE snapshot_tables SET rows_admitted = rows_admitted + :rows WHERE {_OF_CHUNK}"
-    _execute(connection, rows, rows=admitted.rows, **chunk)
-    place = {"run": admitted.chunk.run, "schema_name": admitted.chunk.schema, "table_name": admitted.chunk.table}
-    for key in admitted.paid:
-        _execute(connection, f"DELETE FROM snapshot_debts WHERE {_PLACE} AND row_key = :key", **place, key=key)
-    for key in admitted.owed:
-        query = "INSERT OR IGNORE INTO snapshot_debts VALUES (:run, :schema_name, :table_name, :key)"
-        _execute(connection, query, **place, key=key)
-    _finish(connection, admitted.chunk.run)
+    _add(connection, chunk, _TABLE.rows_admitted, admitted.rows)
+    if admitted.paid:
+        paid = sa.delete(snapshot_debts).where(*_of_table(_DEBT, chunk), _DEBT.row_key == sa.bindparam("paid"))
+        connection.execute(paid, [{"paid": key} for key in admitted.paid])
+    place = {"run": chunk.run, "schema_name": chunk.schema, "table_name": chunk.table}
+    insert_missing(connection, snapshot_debts, [{**place, "row_key": key} for key in admitted.owed])
+    _finish(connection, chunk.run)
 
 
 def _finish(connection: sa.Connection, run: str) -> None:
     """A table is done when all its chunks are in the log and no key is owed; a run when all its tables are."""
-    same = "run = t.run AND schema_name = t.schema_name AND table_name = t.table_name"
-    tables = (
-        "UPDATE snapshot_tables AS t SET state = 'done' WHERE run = :run AND state = 'reading' "
-        f"AND NOT EXISTS (SELECT 1 FROM snapshot_chunks WHERE {same} AND state <> 'admitted') "
-        f"AND NOT EXISTS (SELECT 1 FROM snapshot_debts WHERE {same})"
-    )
-    _execute(connection, tables, run=run)
-    whole = (
-        "UPDATE snapshot_runs SET state = 'done', finished_us = :now WHERE id = :run AND state = 'active' "
-        "AND NOT EXISTS (SELECT 1 FROM snapshot_tables WHERE run = :run AND state NOT IN ('done', 'gone'))"
-    )
-    _execute(connection, whole, run=run, now=_now_us())
+    waiting = sa.exists().where(*_same_table(_CHUNK), _CHUNK.state != "admitted").correlate(snapshot_tables)
+    owing = sa.exists().where(*_same_table(_DEBT)).correlate(snapshot_tables)
+    reading = sa.update(snapshot_tables).where(_TABLE.run == run, _TABLE.state == "reading")
+    connection.execute(reading.where(~waiting, ~owing).values(state="done"))
+    open_tables = sa.exists().where(_TABLE.run == run, _TABLE.state.not_in(["done", "gone"]))
+    active = sa.update(snapshot_runs).where(_RUN.id == run, _RUN.state == "active")
+    connection.execute(active.where(~open_tables).values(state="done", finished_us=_now_us()))
 
 
-def _execute(connection: sa.Connection, query: str, **values: Any) -> sa.CursorResult[Any]:
-    return connection.execute(sa.text(query), values)
+def _move(connection: sa.Connection, chunk: ChunkId, *where: Condition, **values: Any) -> bool:
+    """Change a chunk that fulfils `where`; False where it does not."""
+    this = (*_of_table(_CHUNK, chunk), _CHUNK.number == chunk.number)
+    return bool(connection.execute(sa.update(snapshot_chunks).where(*this, *where).values(**values)).rowcount)
 
 
-def _insert(connection: sa.Connection, table: str, **values: Any) -> None:
-    names = ", ".join(values)
-    _execute(connection, f"INSERT INTO {table} ({names}) VALUES ({', '.join(f':{name}' for name in values)})", **values)
+def _add(connection: sa.Connection, chunk: ChunkId, counter: sa.Column[Any], rows: int) -> None:
+    """Count a chunk's rows at its table."""
+    table = sa.update(snapshot_tables).where(*_of_table(_TABLE, chunk))
+    connection.execute(table.values({counter: counter + rows}))
 
 
-def _place(table: TableRun) -> dict[str, str]:
-    return {"run": table.run, "schema_name": table.schema, "table_name": table.table}
+def _count(connection: sa.Connection, *where: Condition) -> int:
+    return connection.execute(sa.select(sa.func.count()).select_from(snapshot_chunks).where(*where)).scalar_one()
+
+
+def _of_table(columns: Columns, of: TableRun | ChunkId) -> tuple[Condition, ...]:
+    return columns.run == of.run, columns.schema_name == of.schema, columns.table_name == of.table
+
+
+def _same_table(columns: Columns) -> tuple[Condition, ...]:
+    return tuple(columns[name] == _TABLE[name] for name in ("run", "schema_name", "table_name"))
+
+
+def _requested(run: str, table: TableRequest) -> dict[str, Any]:
+    place = {"run": run, "schema_name": table.schema, "table_name": table.table}
+    return {**place, "filter": table.filter, "state": "planning", "estimate": table.estimate}
 
 
 def _run(row: sa.Row[Any]) -> Run:

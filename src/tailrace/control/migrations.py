@@ -1,59 +1,71 @@
-"""How the store came to its present shape. A step that was released is never edited; a change is a new step."""
+"""How a store comes to the shape of `tables.py`, step by step.
+
+A step that was released is never edited; a change is a new step. Steps are SQL that SQLite and PostgreSQL both read:
+they must not follow when `tables.py` changes.
+"""
 
 from __future__ import annotations
+
+import sqlalchemy as sa
+
+from tailrace.control.tables import store_version
+from tailrace.errors import SetupError
 
 SNAPSHOTS = (
     """
     CREATE TABLE snapshot_runs (
-        id TEXT PRIMARY KEY,
+        id TEXT NOT NULL PRIMARY KEY,
         source TEXT NOT NULL,
         reason TEXT NOT NULL,
         state TEXT NOT NULL,
         log_id TEXT NOT NULL,
-        since INTEGER NOT NULL,
-        created_us INTEGER NOT NULL,
-        finished_us INTEGER,
+        since BIGINT NOT NULL,
+        created_us BIGINT NOT NULL,
+        finished_us BIGINT,
         error TEXT
     )
     """,
     "CREATE INDEX snapshot_runs_of_source ON snapshot_runs (source, state)",
     """
     CREATE TABLE snapshot_tables (
-        run TEXT NOT NULL REFERENCES snapshot_runs ON DELETE CASCADE,
+        run TEXT NOT NULL,
         schema_name TEXT NOT NULL,
         table_name TEXT NOT NULL,
         filter TEXT,
         state TEXT NOT NULL,
-        estimate INTEGER,
-        rows_read INTEGER NOT NULL DEFAULT 0,
-        rows_admitted INTEGER NOT NULL DEFAULT 0,
-        PRIMARY KEY (run, schema_name, table_name)
+        estimate BIGINT,
+        rows_read BIGINT NOT NULL DEFAULT 0,
+        rows_admitted BIGINT NOT NULL DEFAULT 0,
+        PRIMARY KEY (run, schema_name, table_name),
+        FOREIGN KEY (run) REFERENCES snapshot_runs (id) ON DELETE CASCADE
     )
     """,
     """
     CREATE TABLE snapshot_chunks (
-        run TEXT NOT NULL REFERENCES snapshot_runs ON DELETE CASCADE,
+        run TEXT NOT NULL,
         schema_name TEXT NOT NULL,
         table_name TEXT NOT NULL,
-        number INTEGER NOT NULL,
+        number BIGINT NOT NULL,
         extent TEXT NOT NULL,
         state TEXT NOT NULL,
-        attempts INTEGER NOT NULL DEFAULT 0,
+        attempts BIGINT NOT NULL DEFAULT 0,
         staged TEXT,
-        PRIMARY KEY (run, schema_name, table_name, number)
+        PRIMARY KEY (run, schema_name, table_name, number),
+        FOREIGN KEY (run) REFERENCES snapshot_runs (id) ON DELETE CASCADE
     )
     """,
     "CREATE INDEX snapshot_chunks_by_state ON snapshot_chunks (run, state)",
     """
     CREATE TABLE snapshot_debts (
-        run TEXT NOT NULL REFERENCES snapshot_runs ON DELETE CASCADE,
+        run TEXT NOT NULL,
         schema_name TEXT NOT NULL,
         table_name TEXT NOT NULL,
         row_key TEXT NOT NULL,
-        PRIMARY KEY (run, schema_name, table_name, row_key)
+        PRIMARY KEY (run, schema_name, table_name, row_key),
+        FOREIGN KEY (run) REFERENCES snapshot_runs (id) ON DELETE CASCADE
     )
     """,
-    "CREATE TABLE indexed (source TEXT PRIMARY KEY, log_id TEXT NOT NULL, log_offset INTEGER NOT NULL)",
+    "CREATE TABLE indexed (source TEXT NOT NULL PRIMARY KEY, log_id TEXT NOT NULL, log_offset BIGINT NOT NULL)",
 )
 
 SCHEMAS = (
@@ -61,14 +73,14 @@ SCHEMAS = (
     CREATE TABLE schema_versions (
         source TEXT NOT NULL,
         log_id TEXT NOT NULL,
-        version INTEGER NOT NULL,
+        version BIGINT NOT NULL,
         schema_name TEXT NOT NULL,
         table_name TEXT NOT NULL,
         content TEXT NOT NULL,
         fingerprint TEXT NOT NULL,
         position TEXT NOT NULL,
-        log_offset INTEGER NOT NULL,
-        at_us INTEGER NOT NULL,
+        log_offset BIGINT NOT NULL,
+        at_us BIGINT NOT NULL,
         PRIMARY KEY (source, log_id, version)
     )
     """,
@@ -85,3 +97,23 @@ SCHEMAS = (
 )
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (SNAPSHOTS, SCHEMAS)
+
+
+def migrate(connection: sa.Connection) -> None:
+    """Bring a store, new or older, up to date, in the caller's transaction. One that is newer is refused."""
+    store_version.create(connection, checkfirst=True)
+    version = connection.execute(sa.select(store_version.c.version)).scalar_one_or_none() or 0
+    if version > len(MIGRATIONS):
+        raise SetupError(
+            "store.newer",
+            f"the control store has version {version}, this Tailrace knows {len(MIGRATIONS)}",
+            hint="run the Tailrace version that wrote it",
+            where=str(connection.engine.url.database),
+        )
+    if version == len(MIGRATIONS):
+        return
+    for step in MIGRATIONS[version:]:
+        for statement in step:
+            connection.execute(sa.text(statement))
+    connection.execute(sa.delete(store_version))
+    connection.execute(sa.insert(store_version).values(version=len(MIGRATIONS)))

@@ -10,9 +10,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from tailrace.control.store import Store
+from tailrace.control.tables import schema_versions
+from tailrace.control.upsert import insert_missing
 from tailrace.schema import TableSchema
 
-_COLUMNS = "content, fingerprint, position, log_offset, at_us"
+_AT = schema_versions.c
+_SELECT = sa.select(_AT.content, _AT.fingerprint, _AT.position, _AT.log_offset, _AT.at_us)
 
 
 @dataclass(frozen=True)
@@ -36,47 +39,33 @@ class SchemaRegistry:
         """Add versions; those of another log of the source, which this one replaced, go."""
         rows = [_row(source, log_id, version) for version in versions]
         with self._store.transaction() as connection:
-            connection.execute(
-                sa.text("DELETE FROM schema_versions WHERE source = :source AND log_id <> :log_id"),
-                {"source": source, "log_id": log_id},
-            )
-            if rows:
-                connection.execute(sa.text(_INSERT), rows)
+            connection.execute(sa.delete(schema_versions).where(_AT.source == source, _AT.log_id != log_id))
+            insert_missing(connection, schema_versions, rows)
 
     def known(self, source: str, log_id: str) -> frozenset[int]:
         """The ids that are entered."""
-        query = "SELECT version FROM schema_versions WHERE source = :source AND log_id = :log_id"
-        return frozenset(row[0] for row in self._select(query, source=source, log_id=log_id))
+        query = sa.select(_AT.version).where(_AT.source == source, _AT.log_id == log_id)
+        return frozenset(row.version for row in self._rows(query))
 
     def sources(self) -> tuple[str, ...]:
-        return tuple(row[0] for row in self._select("SELECT DISTINCT source FROM schema_versions ORDER BY 1"))
+        return tuple(row.source for row in self._rows(sa.select(_AT.source).distinct().order_by(_AT.source)))
 
     def versions(self, source: str) -> tuple[SchemaVersion, ...]:
         """Every version of every table, tables in order of their names, each one's oldest version first."""
-        query = (
-            f"SELECT {_COLUMNS} FROM schema_versions WHERE source = :source ORDER BY schema_name, table_name, version"
-        )
-        return tuple(_version(*row) for row in self._select(query, source=source))
+        of_source = _SELECT.where(_AT.source == source)
+        found = self._rows(of_source.order_by(_AT.schema_name, _AT.table_name, _AT.version))
+        return tuple(_version(*row) for row in found)
 
     def valid_at(self, source: str, schema: str, table: str, offset: int) -> SchemaVersion | None:
         """The version that a change at `offset` of the log was decoded with."""
-        query = (
-            f"SELECT {_COLUMNS} FROM schema_versions WHERE source = :source AND schema_name = :schema "
-            "AND table_name = :table AND log_offset <= :offset ORDER BY version DESC LIMIT 1"
-        )
-        found = self._select(query, source=source, schema=schema, table=table, offset=offset)
+        of_table = _SELECT.where(_AT.source == source, _AT.schema_name == schema, _AT.table_name == table)
+        before = of_table.where(_AT.log_offset <= offset)
+        found = self._rows(before.order_by(_AT.version.desc()).limit(1))
         return _version(*found[0]) if found else None
 
-    def _select(self, query: str, **parameters: Any) -> list[Any]:
+    def _rows(self, query: sa.Select[Any]) -> list[Any]:
         with self._store.transaction() as connection:
-            return list(connection.execute(sa.text(query), parameters))
-
-
-_INSERT = """
-INSERT INTO schema_versions VALUES
-    (:source, :log_id, :version, :schema, :table, :content, :fingerprint, :position, :log_offset, :at_us)
-ON CONFLICT DO NOTHING
-"""
+            return list(connection.execute(query))
 
 
 def _row(source: str, log_id: str, version: SchemaVersion) -> dict[str, Any]:
@@ -85,8 +74,8 @@ def _row(source: str, log_id: str, version: SchemaVersion) -> dict[str, Any]:
         "source": source,
         "log_id": log_id,
         "version": schema.id,
-        "schema": schema.schema,
-        "table": schema.table,
+        "schema_name": schema.schema,
+        "table_name": schema.table,
         "content": json.dumps(schema.as_dict()),
         "fingerprint": version.fingerprint,
         "position": version.position,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from tailrace.control.store import Store
+from tailrace.control.tables import catalog_sightings
 
 Name = tuple[str, str]
+_SEEN = catalog_sightings.c
 
 
 class Sightings:
@@ -16,23 +18,17 @@ class Sightings:
         self._store, self._source = store, source
 
     def load(self) -> dict[Name, str]:
-        query = sa.text("SELECT schema_name, table_name, seen FROM catalog_sightings WHERE source = :source")
+        of_source = sa.select(_SEEN.schema_name, _SEEN.table_name, _SEEN.seen).where(_SEEN.source == self._source)
         with self._store.transaction() as connection:
-            return {
-                (schema, table): seen for schema, table, seen in connection.execute(query, {"source": self._source})
-            }
+            return {(schema, table): seen for schema, table, seen in connection.execute(of_source)}
 
     def replace(self, sightings: dict[Name, str]) -> None:
         """These and no others."""
         rows = [
-            {"source": self._source, "schema": schema, "table": table, "seen": seen}
+            {"source": self._source, "schema_name": schema, "table_name": table, "seen": seen}
             for (schema, table), seen in sightings.items()
         ]
         with self._store.transaction() as connection:
-            connection.execute(
-                sa.text("DELETE FROM catalog_sightings WHERE source = :source"), {"source": self._source}
-            )
+            connection.execute(sa.delete(catalog_sightings).where(_SEEN.source == self._source))
             if rows:
-                connection.execute(
-                    sa.text("INSERT INTO catalog_sightings VALUES (:source, :schema, :table, :seen)"), rows
-                )
+                connection.execute(sa.insert(catalog_sightings), rows)

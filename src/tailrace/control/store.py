@@ -1,7 +1,9 @@
-"""Opening the store: connection settings and migrations."""
+"""Opening the store: a SQLite file, its settings, its transactions."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,8 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from tailrace.control.migrations import MIGRATIONS
-from tailrace.errors import SetupError
+from tailrace.control.migrations import migrate
 
 BUSY_MS = 30_000
 
@@ -25,7 +26,8 @@ class Store:
         self._engine = sa.create_engine(f"sqlite:///{path}")
         event.listen(self._engine, "connect", _configure)
         event.listen(self._engine, "begin", _begin)
-        self._migrate()
+        with _alone_in(path.parent), self.transaction() as connection:
+            migrate(connection)
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
@@ -36,24 +38,21 @@ class Store:
     def close(self) -> None:
         self._engine.dispose()
 
-    def _migrate(self) -> None:
-        with self.transaction() as connection:
-            version = connection.execute(sa.text("PRAGMA user_version")).scalar_one()
-            if version > len(MIGRATIONS):
-                raise SetupError(
-                    "store.newer",
-                    f"the control store {self.path} has version {version}, this Tailrace knows {len(MIGRATIONS)}",
-                    hint="run the Tailrace version that wrote it",
-                )
-            for step in MIGRATIONS[version:]:
-                for statement in step:
-                    connection.execute(sa.text(statement))
-            connection.execute(sa.text(f"PRAGMA user_version = {len(MIGRATIONS)}"))
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Wait for other processes that open a store here: SQLite fails, rather than waits, where two make a file WAL."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _configure(connection: Any, _: Any) -> None:
     connection.isolation_level = None  # SQLAlchemy's `begin` event begins, so that DDL is transactional too
-    for pragma in ("journal_mode = WAL", f"busy_timeout = {BUSY_MS}", "foreign_keys = ON", "synchronous = FULL"):
+    for pragma in (f"busy_timeout = {BUSY_MS}", "journal_mode = WAL", "foreign_keys = ON", "synchronous = FULL"):
         connection.execute(f"PRAGMA {pragma}")
 
 

@@ -1,0 +1,101 @@
+"""The store's tables, as they are now. How a store gets there is in `migrations.py`; a test compares the two."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+METADATA = sa.MetaData()
+
+
+def _text(name: str, *, key: bool = False, null: bool = False) -> sa.Column[str]:
+    return sa.Column(name, sa.Text, primary_key=key, nullable=null)
+
+
+def _number(name: str, *, key: bool = False, null: bool = False, default: int | None = None) -> sa.Column[int]:
+    start = None if default is None else sa.text(str(default))
+    return sa.Column(name, sa.BigInteger, primary_key=key, nullable=null, autoincrement=False, server_default=start)
+
+
+def _run() -> sa.Column[str]:
+    return sa.Column("run", sa.Text, sa.ForeignKey("snapshot_runs.id", ondelete="CASCADE"), primary_key=True)
+
+
+store_version = sa.Table("store_version", METADATA, _number("version"))
+
+snapshot_runs = sa.Table(
+    "snapshot_runs",
+    METADATA,
+    _text("id", key=True),
+    _text("source"),
+    _text("reason"),
+    _text("state"),
+    _text("log_id"),
+    _number("since"),
+    _number("created_us"),
+    _number("finished_us", null=True),
+    _text("error", null=True),
+    sa.Index("snapshot_runs_of_source", "source", "state"),
+)
+
+snapshot_tables = sa.Table(
+    "snapshot_tables",
+    METADATA,
+    _run(),
+    _text("schema_name", key=True),
+    _text("table_name", key=True),
+    _text("filter", null=True),
+    _text("state"),
+    _number("estimate", null=True),
+    _number("rows_read", default=0),
+    _number("rows_admitted", default=0),
+)
+
+snapshot_chunks = sa.Table(
+    "snapshot_chunks",
+    METADATA,
+    _run(),
+    _text("schema_name", key=True),
+    _text("table_name", key=True),
+    _number("number", key=True),
+    _text("extent"),
+    _text("state"),
+    _number("attempts", default=0),
+    _text("staged", null=True),
+    sa.Index("snapshot_chunks_by_state", "run", "state"),
+)
+
+snapshot_debts = sa.Table(
+    "snapshot_debts",
+    METADATA,
+    _run(),
+    _text("schema_name", key=True),
+    _text("table_name", key=True),
+    _text("row_key", key=True),
+)
+
+indexed = sa.Table("indexed", METADATA, _text("source", key=True), _text("log_id"), _number("log_offset"))
+
+schema_versions = sa.Table(
+    "schema_versions",
+    METADATA,
+    _text("source", key=True),
+    _text("log_id", key=True),
+    _number("version", key=True),
+    _text("schema_name"),
+    _text("table_name"),
+    _text("content"),
+    _text("fingerprint"),
+    _text("position"),
+    _number("log_offset"),
+    _number("at_us"),
+    sa.Index("schema_versions_of_table", "source", "schema_name", "table_name", "version"),
+)
+
+catalog_sightings = sa.Table(
+    "catalog_sightings",
+    METADATA,
+    _text("source", key=True),
+    _text("schema_name", key=True),
+    _text("table_name", key=True),
+    _text("seen"),
+)

@@ -1,0 +1,162 @@
+"""The store's promises: its tables, its versions, its transactions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from tailrace.control import Store, migrations
+from tailrace.control.ledger import Ledger, TableRequest
+from tailrace.control.schemas import SchemaRegistry
+from tailrace.control.tables import METADATA, indexed, store_version
+from tailrace.errors import SetupError
+
+PROCESSES, ROUNDS = 4, 40
+_OPENER = """
+import sys
+from pathlib import Path
+from tailrace.control import Store
+from tailrace.control.ledger import Ledger
+print("ready", flush=True)
+for line in sys.stdin:
+    store = Store(Path(line.strip()))
+    print(len(Ledger(store).runs("shop")), flush=True)
+    store.close()
+"""
+_DIES = """
+import os, sys
+from pathlib import Path
+from tailrace.control import Store
+from tailrace.control.tables import indexed
+with Store(Path(sys.argv[1])).transaction() as connection:
+    connection.execute(indexed.insert().values(source="shop", log_id="log", log_offset=1))
+    os._exit(9)
+"""
+
+
+def _shape(engine: sa.Engine) -> dict[str, Any]:
+    """Everything the database tells of its tables."""
+    look = sa.inspect(engine)
+    return {
+        name: {
+            "columns": [{**column, "type": str(column["type"])} for column in look.get_columns(name)],
+            "key": look.get_pk_constraint(name),
+            "references": look.get_foreign_keys(name),
+            "indexes": sorted(look.get_indexes(name), key=lambda index: str(index["name"])),
+        }
+        for name in look.get_table_names()
+    }
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
+def test_migrations_lead_to_the_declared_tables(
+    open_store: Callable[[str], Store], engine: Callable[[str], sa.Engine], dialect: str
+) -> None:
+    declared = engine(dialect)
+    METADATA.create_all(declared)
+    with closing(open_store(dialect)) as store:
+        assert _shape(store._engine) == _shape(declared)
+    assert len(_shape(declared)) == len(METADATA.tables)
+
+
+def test_a_newer_store_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "control.db"
+    newer = len(migrations.MIGRATIONS) + 1
+    with closing(Store(path)) as store, store.transaction() as connection:
+        connection.execute(sa.update(store_version).values(version=newer))
+    with pytest.raises(SetupError) as caught:
+        Store(path)
+    assert caught.value.code == "store.newer"
+    assert str(path) in str(caught.value)
+    assert _version(path) == newer
+
+
+def test_an_older_store_is_brought_up_to_date_with_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "control.db"
+    with monkeypatch.context() as patched:
+        patched.setattr(migrations, "MIGRATIONS", migrations.MIGRATIONS[:1])
+        with closing(Store(path)) as store:
+            run = Ledger(store).request("shop", "asked", [TableRequest("public", "a")], log_id="log", since=0)
+    assert _version(path) == 1
+    with closing(Store(path)) as store:
+        assert [each.id for each in Ledger(store).runs("shop")] == [run]
+        assert SchemaRegistry(store).sources() == ()
+    assert _version(path) == len(migrations.MIGRATIONS)
+
+
+def test_a_step_that_fails_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "control.db"
+    Store(path).close()
+    broken = ("CREATE TABLE half (id BIGINT)", "CREATE TABLE snapshot_runs (id BIGINT)")
+    with monkeypatch.context() as patched:
+        patched.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, broken))
+        with pytest.raises(sa.exc.OperationalError):
+            Store(path)
+    with closing(Store(path)) as store:
+        assert set(sa.inspect(store._engine).get_table_names()) == set(METADATA.tables)
+
+
+def test_processes_may_open_a_new_store_at_once(tmp_path: Path) -> None:
+    opener = [sys.executable, "-c", _OPENER]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
+    processes = [subprocess.Popen(opener, **pipes) for _ in range(PROCESSES)]  # type: ignore[call-overload]
+    try:
+        assert [each.stdout.readline() for each in processes] == ["ready\n"] * PROCESSES
+        for number in range(ROUNDS):
+            for each in processes:
+                each.stdin.write(f"{tmp_path / str(number) / 'control.db'}\n")
+            assert [each.stdout.readline() for each in processes] == ["0\n"] * PROCESSES
+    finally:
+        for each in processes:
+            each.communicate()
+
+
+def test_a_transaction_is_all_or_nothing(tmp_path: Path) -> None:
+    with closing(Store(tmp_path / "control.db")) as store:
+        with suppress(RuntimeError), store.transaction() as connection:
+            connection.execute(sa.insert(indexed).values(source="shop", log_id="log", log_offset=1))
+            raise RuntimeError
+        assert Ledger(store).indexed("shop", "log") == 0
+
+
+def test_a_process_that_dies_in_a_transaction_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "control.db"
+    died = subprocess.run([sys.executable, "-c", _DIES, str(path)], check=False)
+    assert died.returncode == 9
+    with closing(Store(path)) as store:
+        assert Ledger(store).indexed("shop", "log") == 0
+
+
+def test_transactions_are_one_after_another(tmp_path: Path) -> None:
+    """Each reads, then writes what it read plus one: none may read what another is about to change."""
+    with closing(Store(tmp_path / "control.db")) as store:
+        Ledger(store).enter("shop", "log", 0, None)
+
+        def count() -> None:
+            for _ in range(20):
+                with store.transaction() as connection:
+                    seen = connection.execute(sa.select(indexed.c.log_offset)).scalar_one()
+                    connection.execute(sa.update(indexed).values(log_offset=seen + 1))
+
+        threads = [threading.Thread(target=count) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert Ledger(store).indexed("shop", "log") == 60
+
+
+def _version(path: Path) -> int:
+    engine = sa.create_engine(f"sqlite:///{path}")
+    with engine.connect() as connection:
+        found: int = connection.execute(sa.select(store_version.c.version)).scalar_one()
+    engine.dispose()
+    return found
