@@ -140,12 +140,16 @@ class Admissions:
     # -- the rule --------------------------------------------------------------------------------------------
 
     def _admit(self, staged: Staged, settled: str) -> list[Capture] | None:
-        """The chunk as captures of one transaction; None where the table's version has changed since it was read."""
+        """The chunk as captures of one transaction; None where it must be read again: the table's version has changed
+        since, or the stream began after it, so that what it did not see may be nowhere."""
+        index = self._indexed(self._ledger.run(staged.chunk.run).since)
+        if index.began is None or not self._source.is_past(staged.since, index.began["lsn"]):
+            return None
         known = self._log.book.newest(staged.chunk.schema, staged.chunk.table)
         if known is not None and staged.schema.follows(known):
             return None
         schema = self._log.book.enter(staged.schema)
-        found = self._unseen(staged)
+        found = self._unseen(staged, index)
         if any(set(each.rows.column("schema_id").to_pylist()) != {schema.id} for each in found):
             return None
         touched = _touched(found)
@@ -162,8 +166,7 @@ class Admissions:
         admitted = self._account(staged, touched, kept, owed, frames.count)
         return frames.captures(self._log.state().resume or {}, schema, admitted)
 
-    def _unseen(self, staged: Staged) -> list[Found]:
-        index = self._indexed(self._ledger.run(staged.chunk.run).since)
+    def _unseen(self, staged: Staged, index: TransactionIndex) -> list[Found]:
         sight = self._source.sight(staged.seen)
         tables = self._log.book.ids(staged.chunk.schema, staged.chunk.table)
         return list(index.find(tables, sight.may_miss, sight.missed))

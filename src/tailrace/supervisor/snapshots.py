@@ -65,11 +65,13 @@ class Snapshots:
     def busy(self) -> bool:
         return bool(self._ledger.runs(self._source.id, "active"))
 
-    def step(self) -> None:
+    def step(self, streaming: Callable[[], bool] = lambda: True) -> None:
+        """`streaming` is asked after the runs are: one that was requested since then waits."""
         self._collect()
-        if time.monotonic() < self._not_before:
+        runs = self._ledger.runs(self._source.id, "active")
+        if time.monotonic() < self._not_before or not streaming():
             return
-        for run in self._ledger.runs(self._source.id, "active"):
+        for run in runs:
             try:
                 self._advance(run)
             except TailraceError as error:
@@ -154,13 +156,18 @@ class Snapshots:
 
 
 class SnapshotThread(threading.Thread):
-    """Steps until told to stop. `ready` says, with the log's id and tables, when the stream has begun."""
+    """Steps until told to stop, while the stream runs: what is planned before a stream begins may miss rows that are
+    not in the stream either. `log` tells the log's id and the tables it knows."""
 
     def __init__(
-        self, snapshots: Snapshots, ready: Callable[[], tuple[str, set[tuple[str, str]]] | None], name: str
+        self,
+        snapshots: Snapshots,
+        streaming: Callable[[], bool],
+        log: Callable[[], tuple[str, set[tuple[str, str]]]],
+        name: str,
     ) -> None:
         super().__init__(name=f"snapshots/{name}", daemon=True)
-        self._snapshots, self._ready = snapshots, ready
+        self._snapshots, self._streaming, self._log = snapshots, streaming, log
         self._halt = threading.Event()
         self.begun = False
         self.failure: TailraceError | None = None
@@ -188,11 +195,11 @@ class SnapshotThread(threading.Thread):
 
     def _step(self) -> None:
         try:
-            if not self.begun and (state := self._ready()) is not None:
-                self._snapshots.begin(*state)
+            if not self.begun and self._streaming():
+                self._snapshots.begin(*self._log())
                 self.begun = True
             if self.begun:
-                self._snapshots.step()
+                self._snapshots.step(self._streaming)
         except TailraceError as error:
             if decide(error) is Action.STOP:
                 self.failure = error
@@ -206,13 +213,11 @@ def start_snapshots(spark: SparkSession, tap: TapProcess, layout: Layout, platfo
     read = ReadInSpark(spark, ReadHere(source, folder))
     snapshots = Snapshots(source, Ledger(Store(layout.store)), read, Backoff(*platform.retry.seconds()))
 
-    def ready() -> tuple[str, set[tuple[str, str]]] | None:
-        if tap.status().state != "running":
-            return None
+    def known() -> tuple[str, set[tuple[str, str]]]:
         log = LogReader(layout.log(source.id))
         return log.log_id, {(schema.schema, schema.table) for schema in log.schemas.values()}
 
-    return SnapshotThread(snapshots, ready, source.id)
+    return SnapshotThread(snapshots, tap.is_streaming, known, source.id)
 
 
 def _wanted(mode: str, table: tuple[str, str], covered: set[tuple[str, str]], known: set[tuple[str, str]]) -> bool:
