@@ -23,7 +23,7 @@ demo: setup ## run the whole road on embedded servers; ARGS="--seconds 20" ends 
 
 test: setup ## fetch the servers the tests need and run the tests
 	@$(BIN)/python -m tailrace.testing.servers
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 check: setup ## format, lint, types, layers
 	@$(BIN)/ruff format --check .

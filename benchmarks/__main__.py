@@ -20,13 +20,15 @@ from benchmarks.memory import memory
 from benchmarks.pipeline import open_pipeline
 from benchmarks.profile import Profiler
 from benchmarks.report import Report
+from benchmarks.snapshot import snapshot
 from benchmarks.stage import Table, open_stage
 from benchmarks.throughput import Throughput
 from benchmarks.waiting import say
 from tailrace.errors import TailraceError
 
-NAMES = ("tap", "road", "latency", "idle", "memory")
+NAMES = ("tap", "road", "latency", "idle", "snapshot", "memory")
 LONG = ("memory",)
+ON_THE_STREAM = {"tap", "road", "latency", "idle"}
 NEED_PIPELINE = {"road", "latency", "idle"}
 WIDTH = 180
 
@@ -51,8 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(names: set[str], options: argparse.Namespace, folder: Path) -> Report:
     report = Report(options.rows)
     profiler = Profiler(folder, options.profile)
-    if names - set(LONG):
+    if names & ON_THE_STREAM:
         _run_on_standard_table(names, options, folder, report, profiler)
+    if "snapshot" in names:
+        with open_stage(folder) as stage:
+            report.add(*snapshot(stage, options.rows, options.passes))
     if "memory" in names:
         with open_stage(folder) as stage:
             report.add(*memory(stage, options.rows))

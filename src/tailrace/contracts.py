@@ -96,13 +96,15 @@ class Staged:
     """A chunk that was read: its rows in `file`, and what decides where the log may take them in.
 
     The log must have passed the position `after`, behind everything the read saw. `seen` says which transactions that
-    was. `reset`: the rows replace all there is of the table.
+    was. `since` is a position from before it looked: what it did not see is in a stream that began there or earlier.
+    `reset`: the rows replace all there is of the table.
     """
 
     chunk: ChunkId
     file: str
     rows: int
     bytes: int
+    since: str
     after: str
     seen: str
     schema: TableSchema

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tailrace.backoff import Backoff
+from tailrace.capture.snapshots import request_needed
 from tailrace.control.ledger import Ledger, TableRequest
 from tailrace.spark.snapshot import ReadHere
 from tailrace.supervisor.snapshots import Snapshots
@@ -50,9 +51,9 @@ class Snapshotting:
         else:
             self._death = how
         with suppress(AssertionError):
-            eventually(lambda: self.capturing.error is not None, 0.3 if late else 10)
+            eventually(lambda: self.capturing.error is not None, 0.1 if late else 10, every=0.003)
         self._death = how
-        eventually(lambda: self.capturing.error is not None, 10)
+        eventually(lambda: self.capturing.error is not None, 10, every=0.003)
         assert isinstance(self.capturing.error, type(how)), self.capturing.error
         self.__exit__(None, None, None)
 
@@ -84,9 +85,12 @@ class Snapshotting:
     def _pause(self) -> None:
         if self._death is not None:
             raise self._death
+        request_needed(self.capturing.stream.needs_snapshot, self.source.id, self.ledger, self.capturing.log)
 
     def _tick(self, settled: str) -> bool:
-        return self._gate(settled) if self.admitting else True
+        if self.admitting:
+            self._gate(settled)
+        return True  # so that a test need not wait for a breath
 
 
 def contents(rows: list[Change]) -> dict[tuple[str, str], Any]:

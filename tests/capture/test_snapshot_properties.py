@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from tailrace.control.ledger import Ledger
 from tests.capture.running import Database
 from tests.capture.snapshotting import Snapshotting, contents
 
-SEEDS = int(os.environ.get("SEEDS", "200"))
+SEEDS = 200
 GROUPS = 10
 KEYS = 40
 STEPS = 40
@@ -176,12 +176,21 @@ def bag(found: list[dict[str, Any]], table: str) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("group", range(GROUPS) if "SEED" not in os.environ else [0])
-def test_the_log_equals_the_source(group: int, database: Callable[..., Database], tmp_path: Path) -> None:
-    db = database(18)
-    first = int(os.environ.get("FIRST_SEED", random.SystemRandom().randrange(1 << 30)))
-    seeds = [int(os.environ["SEED"])] if "SEED" in os.environ else range(first + group, first + SEEDS, GROUPS)
+def tell(seeds: Iterable[int], db: Database, folder: Path) -> None:
     for seed in seeds:
         print("seed", seed)
-        Story(seed, db, tmp_path / str(seed)).tell()
+        Story(seed, db, folder / str(seed)).tell()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_the_log_equals_the_source(group: int, database: Callable[..., Database], tmp_path: Path) -> None:
+    first = random.SystemRandom().randrange(1 << 30)
+    given = os.environ.get("SEED")
+    tell([int(given)] if given else range(first, first + SEEDS // GROUPS), database(18), tmp_path)
+
+
+@pytest.mark.soak
+def test_many_more_stories(database: Callable[..., Database], tmp_path: Path) -> None:
+    first = random.SystemRandom().randrange(1 << 30)
+    tell(range(first, first + 200 * int(os.environ.get("TAILRACE_SOAK_SEEDS") or "1")), database(18), tmp_path)

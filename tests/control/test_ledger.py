@@ -35,7 +35,7 @@ def _planned(ledger: Ledger, extents: list[Extent] = EXTENTS) -> tuple[str, Tabl
 
 def _staged(run: str, number: int, rows: int = 10) -> Staged:
     chunk = ChunkId(run, "public", "a", number)
-    return Staged(chunk, f"/staged/{number}", rows, rows * 8, "0/10", "10:10:", SCHEMA, 5, False, ("k",))
+    return Staged(chunk, f"/staged/{number}", rows, rows * 8, "0/1", "0/10", "10:10:", SCHEMA, 5, False, ("k",))
 
 
 def _admitted(run: str, number: int, rows: int = 9, **keys: tuple[str, ...]) -> Admitted:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from pyspark.sql import SparkSession
 
@@ -53,3 +55,9 @@ def test_large_values_are_not_lost_to_a_parsers_limit(spark: SparkSession) -> No
 
 def test_times_are_utc(spark: SparkSession) -> None:
     assert spark.sql("select cast(timestamp_micros(0) as string) as t").collect()[0]["t"] == "1970-01-01 00:00:00"
+
+
+def test_ctrl_c_stays_with_whoever_runs_the_session(spark: SparkSession) -> None:
+    """Spark's own answer to it cancels the jobs that run."""
+    assert getattr(signal.getsignal(signal.SIGINT), "__module__", None) != "pyspark.core.context"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

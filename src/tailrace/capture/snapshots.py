@@ -23,6 +23,7 @@ from tailrace.changelog import LogWriter, admissions
 from tailrace.changelog.transactions import Found, TransactionIndex
 from tailrace.contracts import ROWS, TXS, Admitted, Capture, Frame, Staged
 from tailrace.control.ledger import Ledger, TableRequest
+from tailrace.errors import LogError
 from tailrace.schema import TableSchema
 
 BUSY_POLL_S = 0.05
@@ -96,13 +97,16 @@ class Admissions:
         return self._active
 
     def _poll(self) -> None:
-        self._active = bool(self._ledger.runs(self._source.id, "active"))
-        self._waiting = self._ledger.staged(self._source.id) if self._active else []
-        if not self._active:
+        runs = self._ledger.runs(self._source.id, "active")
+        self._active = bool(runs)
+        self._waiting = self._ledger.staged(self._source.id) if runs else []
+        if not runs:
             self._index = None
+        elif self._index is None:  # before the first read, so that it knows what retention may take away
+            self._indexed(runs[0].since)
 
     def _take(self, staged: Staged, settled: str) -> None:
-        captures = self._admit(staged, settled) if Path(staged.file).exists() else None
+        captures = self._attempt(staged, settled)
         if captures is None:
             self._ledger.discard(staged)
         else:
@@ -110,6 +114,17 @@ class Admissions:
                 self._log.append(capture)
                 self._entered(capture.admitted)
         Path(staged.file).unlink(missing_ok=True)
+
+    def _attempt(self, staged: Staged, settled: str) -> list[Capture] | None:
+        """None where the chunk must be read again: its file is lost, or what decides about it."""
+        try:
+            return self._admit(staged, settled)
+        except FileNotFoundError:
+            return None
+        except LogError as error:
+            if error.code != "log.expired":
+                raise
+            return None
 
     def _entered(self, admitted: Admitted | None) -> None:
         if admitted is not None:
@@ -125,12 +140,16 @@ class Admissions:
     # -- the rule --------------------------------------------------------------------------------------------
 
     def _admit(self, staged: Staged, settled: str) -> list[Capture] | None:
-        """The chunk as captures of one transaction; None where the table's version has changed since it was read."""
+        """The chunk as captures of one transaction; None where it must be read again: the table's version has changed
+        since, or the stream began after it, so that what it did not see may be nowhere."""
+        index = self._indexed(self._ledger.run(staged.chunk.run).since)
+        if index.began is None or not self._source.is_past(staged.since, index.began["lsn"]):
+            return None
         known = self._log.book.newest(staged.chunk.schema, staged.chunk.table)
         if known is not None and staged.schema.follows(known):
             return None
         schema = self._log.book.enter(staged.schema)
-        found = self._unseen(staged)
+        found = self._unseen(staged, index)
         if any(set(each.rows.column("schema_id").to_pylist()) != {schema.id} for each in found):
             return None
         touched = _touched(found)
@@ -147,15 +166,16 @@ class Admissions:
         admitted = self._account(staged, touched, kept, owed, frames.count)
         return frames.captures(self._log.state().resume or {}, schema, admitted)
 
-    def _unseen(self, staged: Staged) -> list[Found]:
-        since = self._ledger.run(staged.chunk.run).since
-        if self._index is None or self._index[0] != since:
-            self._index = (since, TransactionIndex(self._log.storage, since))
-        index = self._index[1]
-        index.refresh()
+    def _unseen(self, staged: Staged, index: TransactionIndex) -> list[Found]:
         sight = self._source.sight(staged.seen)
         tables = self._log.book.ids(staged.chunk.schema, staged.chunk.table)
         return list(index.find(tables, sight.may_miss, sight.missed))
+
+    def _indexed(self, since: int) -> TransactionIndex:
+        if self._index is None or self._index[0] != since:
+            self._index = (since, TransactionIndex(self._log.storage, since))
+        self._index[1].refresh()
+        return self._index[1]
 
     def _account(self, staged: Staged, touched: Touched, kept: set[str], owed: set[str], rows: int) -> Admitted:
         fresh = set() if staged.reset else touched.owed()

@@ -112,6 +112,7 @@ class Tap:
             try:
                 capture(self._source, log, admissions, lambda: self._between(log, store, ledger))
             except SourceError as error:
+                self._publish("starting")  # before a repair is requested: nothing is read for it until a stream runs
                 if not start_over(error, model, ledger, log):  # type: ignore[arg-type]
                     raise
             finally:

@@ -38,7 +38,7 @@ def verify(buffer: pa.Buffer, expected: int, where: str) -> None:
         raise LogError(
             "log.corrupt",
             "a frame of the change log does not match its checksum",
-            hint="restore the segment from a backup, or recreate the log and take a new snapshot",
+            hint="restore the segment from a backup, or remove the log and start again with a `snapshot` in the source",
             where=where,
         )
 

@@ -175,7 +175,7 @@ class LogReader:
             raise LogError(
                 "log.expired",
                 f"offsets {start} to {self.earliest} are no longer in the log",
-                hint="raise log.retention or mark the sink required; then resync this sink from a snapshot",
+                hint="give the sink another id, then read the tables anew: tailrace snapshot PIPELINE.yaml",
                 where=str(self.storage.root),
             )
         if end > self._end:

@@ -180,7 +180,7 @@ def _gone(path: Path) -> LogError:
     return LogError(
         "log.expired",
         f"{path.name} is no longer in the log",
-        hint="raise log.retention or mark the sink required; then resync this sink from a snapshot",
+        hint="give the sink another id, then read the tables anew: tailrace snapshot PIPELINE.yaml",
         where=str(path),
     )
 
@@ -189,6 +189,6 @@ def _short(path: Path) -> LogError:
     return LogError(
         "log.corrupt",
         f"{path.name} is shorter than the log's manifest says",
-        hint="restore the segment from a backup, or recreate the log and take a new snapshot",
+        hint="restore the segment from a backup, or remove the log and start again with a `snapshot` in the source",
         where=str(path),
     )

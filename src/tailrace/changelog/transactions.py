@@ -7,14 +7,14 @@ only the lines to read that can have one of the wanted transactions.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from tailrace.changelog import frames, manifest
-from tailrace.changelog.manifest import FrameRef, Line
+from tailrace.changelog.manifest import Claim, FrameRef, Line
 from tailrace.changelog.storage import Directory
 
 _HALF = 1 << 31
@@ -29,17 +29,26 @@ class Found:
 
 
 class TransactionIndex:
-    """Where in a log which transactions are. `refresh` sees what was appended since."""
+    """Where in a log which transactions are. `refresh` sees what was appended since.
+
+    Where the source began anew, what lies before is forgotten: its transaction ids are of another history.
+    """
 
     def __init__(self, storage: Directory, since: int = 0) -> None:
         self._storage, self._since = storage, since
         self._tail = manifest.Tail(storage)
-        self._files: list[str] = []
-        self._file, self._start, self._size = array("q"), array("q"), array("q")
-        self._low, self._high = array("q"), array("q")
+        self.began: Mapping[str, str] | None = None
+        """Where at the source the stream begins that the log has, as far back as the log goes."""
+        self._forget()
 
     def refresh(self) -> None:
         for entry in self._tail.entries():
+            if isinstance(entry, Claim):
+                continue
+            if not entry.resume:
+                self._forget()
+            elif self.began is None:
+                self.began = entry.resume
             if isinstance(entry, Line) and entry.xids is not None and entry.rows and entry.end > self._since:
                 self._enter(entry)
 
@@ -51,7 +60,8 @@ class TransactionIndex:
     ) -> Iterator[Found]:
         """The rows of `tables` (schema ids) that wanted transactions changed, in the log's order.
 
-        `may_have` is asked with the largest transaction id of each line, `wanted` with single ones.
+        `may_have` is asked with the largest transaction id of each line, `wanted` with single ones. Raises
+        `log.expired` where a line that may have one is no longer retained.
         """
         if not self._low:
             return
@@ -61,6 +71,12 @@ class TransactionIndex:
             if tables.intersection(line.tables):
                 for ref in line.frames:
                     yield from self._look(ref, tables, wanted)
+
+    def _forget(self) -> None:
+        self.began = None
+        self._files: list[str] = []
+        self._file, self._start, self._size = array("q"), array("q"), array("q")
+        self._low, self._high = array("q"), array("q")
 
     def _enter(self, line: Line) -> None:
         name = self._tail.file or ""

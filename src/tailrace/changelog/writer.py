@@ -301,7 +301,7 @@ def _damaged(storage: Directory, name: str) -> LogError:
     return LogError(
         "log.corrupt",
         f"a line of {name} is damaged",
-        hint="restore the file from a backup, or recreate the log and take a new snapshot",
+        hint="restore the file from a backup, or remove the log and start again with a `snapshot` in the source",
         where=str(storage.root),
     )
 

@@ -346,6 +346,6 @@ def _expired(mark: int, earliest: int, sink: str) -> LogError:
     return LogError(
         "log.expired",
         f"the sink holds every change before offset {mark}, but the log begins at {earliest}",
-        hint="raise log.retention or mark the sink required; then resync this sink from a snapshot",
+        hint="give the sink another id, then read the tables anew: tailrace snapshot PIPELINE.yaml",
         where=sink,
     )

@@ -8,8 +8,11 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
@@ -82,7 +85,8 @@ def open_session(
     spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     log_file.parent.mkdir(parents=True, exist_ok=True)
     try:
-        context = _start(spark_conf, log_file)
+        with _own_interrupt():
+            context = _start(spark_conf, log_file)
     except PySparkRuntimeError as error:
         hint = f"Read {log_file}; is JAVA_HOME a Java 17 or 21, and is there memory for its heap?"
         raise SparkError("spark.not_started", "Spark's JVM ended while it started", hint=hint) from error
@@ -136,6 +140,15 @@ def _prepare_environment(*, local: bool) -> None:
         os.environ[DRIVER_PID] = str(os.getpid())
     else:
         os.environ.pop(DRIVER_PID, None)
+
+
+@contextmanager
+def _own_interrupt() -> Iterator[None]:
+    """Spark would answer Ctrl-C by cancelling the jobs that run; a run drains instead."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, before)
 
 
 def _start(conf: SparkConf, log_file: Path) -> SparkContext:

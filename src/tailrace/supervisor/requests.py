@@ -44,6 +44,7 @@ class SnapshotRequests:
         self._layout, self._pipeline = Layout(platform.data_dir), pipeline
         self._source = cast(PostgresSource, pipeline.source)
         self._ledger = Ledger(Store(self._layout.store))
+        self.warnings: list[str] = []
 
     def request(self, patterns: Sequence[str], where: str | None, *, repair: bool = False) -> str:
         """A run over the captured tables that match, or over all; returns its id.
@@ -55,6 +56,8 @@ class SnapshotRequests:
         tables = self._matching([] if repair else patterns)
         for table in tables if where else ():
             self._source.check_filter(table.schema, table.table, where or "")
+        if not repair:
+            self.warnings = self._source.preflight((each.schema, each.table) for each in tables)
         wanted = [TableRequest(each.schema, each.table, where, each.estimate) for each in tables]
         reason = ASKED if repair else "asked"
         return self._ledger.request(self._source.id, reason, wanted, log_id=log.log_id, since=0)

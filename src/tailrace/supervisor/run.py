@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,8 @@ class Supervisor:
 
     def status(self) -> Status:
         taps = {name: tap.status() for name, tap in self._taps.items()}
+        for name, thread in self._snapshots.items():
+            taps[name] = replace(taps[name], warnings=taps[name].warnings + thread.warnings())
         sinks = tuple(runner.status(taps[runner.source_id].head) for runner in self._runners)
         reading = tuple(each for thread in self._snapshots.values() for each in thread.status())
         return Status(self._started, time.time(), tuple(taps.values()), sinks, reading)

@@ -31,6 +31,7 @@ CHUNKS_PER_TASK = 8
 AHEAD = 64
 """Chunks planned, and chunks staged, at most: what is read long before it is admitted is stale by then."""
 OWED_PER_CHUNK = 1000
+UNREAD = "rows that are there already are not captured: add `snapshot: {}` to the source to read them"
 TICK_S = 0.1
 
 
@@ -42,6 +43,7 @@ class Snapshots:
         self._pool = ThreadPoolExecutor(source.snapshot.max_parallel_chunks, "snapshot")
         self._reading: dict[Future[list[Outcome]], Task] = {}
         self._not_before = 0.0
+        self.warnings: list[str] = []
         self.failure: TailraceError | None = None
 
     def begin(self, log_id: str, known: set[tuple[str, str]]) -> None:
@@ -54,17 +56,22 @@ class Snapshots:
             if _wanted(mode, (schema, table), covered, known)
         ]
         if missing and not (mode == "always" and self._ledger.runs(self._source.id, "active")):
+            self.warnings = self._source.preflight((each.schema, each.table) for each in missing)
             self._ledger.request(self._source.id, mode, missing, log_id=log_id, since=0)
+        elif mode == "never" and not known and self._source.has_rows():
+            self.warnings = [UNREAD]
 
     @property
     def busy(self) -> bool:
         return bool(self._ledger.runs(self._source.id, "active"))
 
-    def step(self) -> None:
+    def step(self, streaming: Callable[[], bool] = lambda: True) -> None:
+        """`streaming` is asked after the runs are: one that was requested since then waits."""
         self._collect()
-        if time.monotonic() < self._not_before:
+        runs = self._ledger.runs(self._source.id, "active")
+        if time.monotonic() < self._not_before or not streaming():
             return
-        for run in self._ledger.runs(self._source.id, "active"):
+        for run in runs:
             try:
                 self._advance(run)
             except TailraceError as error:
@@ -149,13 +156,18 @@ class Snapshots:
 
 
 class SnapshotThread(threading.Thread):
-    """Steps until told to stop. `ready` says, with the log's id and tables, when the stream has begun."""
+    """Steps until told to stop, while the stream runs: what is planned before a stream begins may miss rows that are
+    not in the stream either. `log` tells the log's id and the tables it knows."""
 
     def __init__(
-        self, snapshots: Snapshots, ready: Callable[[], tuple[str, set[tuple[str, str]]] | None], name: str
+        self,
+        snapshots: Snapshots,
+        streaming: Callable[[], bool],
+        log: Callable[[], tuple[str, set[tuple[str, str]]]],
+        name: str,
     ) -> None:
         super().__init__(name=f"snapshots/{name}", daemon=True)
-        self._snapshots, self._ready = snapshots, ready
+        self._snapshots, self._streaming, self._log = snapshots, streaming, log
         self._halt = threading.Event()
         self.begun = False
         self.failure: TailraceError | None = None
@@ -167,6 +179,9 @@ class SnapshotThread(threading.Thread):
 
     def status(self) -> tuple[SnapshotStatus, ...]:
         return self._snapshots.status() if self.begun else ()
+
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(self._snapshots.warnings)
 
     def stop(self) -> None:
         self._halt.set()
@@ -180,11 +195,11 @@ class SnapshotThread(threading.Thread):
 
     def _step(self) -> None:
         try:
-            if not self.begun and (state := self._ready()) is not None:
-                self._snapshots.begin(*state)
+            if not self.begun and self._streaming():
+                self._snapshots.begin(*self._log())
                 self.begun = True
             if self.begun:
-                self._snapshots.step()
+                self._snapshots.step(self._streaming)
         except TailraceError as error:
             if decide(error) is Action.STOP:
                 self.failure = error
@@ -198,13 +213,11 @@ def start_snapshots(spark: SparkSession, tap: TapProcess, layout: Layout, platfo
     read = ReadInSpark(spark, ReadHere(source, folder))
     snapshots = Snapshots(source, Ledger(Store(layout.store)), read, Backoff(*platform.retry.seconds()))
 
-    def ready() -> tuple[str, set[tuple[str, str]]] | None:
-        if tap.status().state != "running":
-            return None
+    def known() -> tuple[str, set[tuple[str, str]]]:
         log = LogReader(layout.log(source.id))
         return log.log_id, {(schema.schema, schema.table) for schema in log.schemas.values()}
 
-    return SnapshotThread(snapshots, ready, source.id)
+    return SnapshotThread(snapshots, tap.is_streaming, known, source.id)
 
 
 def _wanted(mode: str, table: tuple[str, str], covered: set[tuple[str, str]], known: set[tuple[str, str]]) -> bool:

@@ -117,6 +117,9 @@ class TapProcess:
             picked["error"] = self.failure.as_dict()
         return TapStatus(**(picked | {"source": self.source_id}))
 
+    def is_streaming(self) -> bool:
+        return self._read_status().get("state") == "running"
+
     def caught_up_with(self, position: str) -> bool:
         """Whether everything committed before `position` at the source is in the log."""
         fields = self._read_status()

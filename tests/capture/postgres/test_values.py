@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path as FilePath
 from typing import Any
 
 import psycopg
 import pytest
 
+from tailrace.capture.staging import read_staged
+from tailrace.contracts import ChunkId, Extent
 from tailrace.testing.servers import PostgresServer
 from tests.capture.postgres.values import DEFINITIONS, OFFERS, VALUES, Value, values
 from tests.capture.running import Capturing, Change, Database
@@ -54,14 +58,23 @@ def deleted_under_full_identity(db: Shelf, table: str) -> dict[str, str]:
     return db.image(f"{table}_full", "d", "before")
 
 
+def read_by_a_snapshot(db: Shelf, table: str) -> dict[str, str]:
+    with tempfile.TemporaryDirectory() as folder:
+        staged = db.source().read_chunk(ChunkId("run", "public", table, 0), Extent(filter="id = 1"), FilePath(folder))
+        [(batch, _)] = read_staged(FilePath(staged.file))
+    [row] = batch.to_pylist()
+    return split(row["after"])
+
+
 PATHS: list[Path] = [
+    read_by_a_snapshot,
     inserted,
     updated,
     updated_under_full_identity,
     old_under_full_identity,
     deleted_under_full_identity,
 ]
-"""A further path, such as a snapshot's, is a further function here."""
+"""A further path is a further function here."""
 
 
 @pytest.fixture(scope="module", params=MAJORS)

@@ -226,6 +226,21 @@ class PostgresSource(Model):
 
         return tables(self)
 
+    def has_rows(self) -> bool:
+        """Whether a captured table has rows."""
+        from tailrace.capture.postgres.snapshot.plan import any_rows
+
+        return any_rows(self)
+
+    def preflight(self, tables: Iterable[tuple[str, str]]) -> list[str]:
+        """Warnings before a snapshot of these tables; raises `source.wal_budget` where the slot would be lost."""
+        from tailrace.capture.postgres.catalog import PostgresCatalog, Table
+        from tailrace.capture.postgres.health import preflight
+
+        with closing(PostgresCatalog(self.conninfo())) as catalog:
+            found = preflight(catalog, self.slot_name, [Table(schema, table, True) for schema, table in tables])
+        return [f"{one.message}: {one.hint}" for one in found]
+
     def plan_chunks(self, schema: str, table: str, after: Extent | None, size: int, count: int) -> list[Extent]:
         """The next chunks of a table; fewer than `count` where they are the last."""
         from tailrace.capture.postgres.snapshot.plan import plan

@@ -61,7 +61,7 @@ class Workload(threading.Thread):
             )
 
     def _await_slot(self, connection: psycopg.Connection[Any]) -> None:
-        """There are no snapshots of tables yet: what was written before the slot exists would be missed."""
+        """The demo takes no snapshot: what was written before the slot exists would not be delivered."""
         query = "SELECT FROM pg_replication_slots WHERE slot_name = %s AND confirmed_flush_lsn IS NOT NULL"
         while not connection.execute(query, (self._slot,)).fetchall() and not self._halt.wait(POLL_S):
             pass

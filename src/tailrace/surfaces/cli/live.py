@@ -20,7 +20,7 @@ from tailrace.config.values import MIB
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tailrace.supervisor.status import SinkState, SinkStatus, Status, TapState
+    from tailrace.supervisor.status import SinkState, SinkStatus, SnapshotStatus, Status, TapState
 
 Tick = Callable[["Status"], None]
 
@@ -75,6 +75,7 @@ def lines(status: Status, rates: Rates) -> list[str]:
     found = []
     for tap in status.taps:
         found.append(f"tap {tap.source}: {tap.state}, {tap.rows:,} rows captured")
+    found += [f"snapshot {each.source}: {each.table} {each.state}, {_read(each)}" for each in status.snapshots]
     for sink in status.sinks:
         rows = sum(table.rows for table in sink.tables.values())
         moved = f"{rows:,} rows delivered, {rates.total(sink):,.0f}/s, {sink.lag_rows:,} rows behind"
@@ -109,6 +110,8 @@ def picture(status: Status, rates: Rates) -> RenderableType:
     for tap in status.taps:
         age, lag = _age(status.at, tap.last_commit_us), f"{tap.lag_bytes / MIB:,.1f} MiB"
         table.add_row(tap.source, "change log", _state(tap.state), f"{tap.rows:,}", "", lag, age)
+    for each in status.snapshots:
+        table.add_row("", f"  snapshot of {each.table}", each.state, _read(each), "", "", "")
     for sink in status.sinks:
         table.add_section()
         lag = f"{sink.lag_rows:,} rows" + (f", {sink.lag_s:.1f} s" if sink.lag_rows else "")
@@ -156,6 +159,12 @@ def _paced(seconds: float, render: Callable[[Status, Rates], list[str]]) -> Tick
         printed = text
 
     return tick
+
+
+def _read(snapshot: SnapshotStatus) -> str:
+    """How much of a table is in the log, of how much the database thinks there is."""
+    rows, estimate = snapshot.rows, snapshot.estimate
+    return f"{rows:,} rows" if not estimate else f"{rows:,} of about {max(rows, estimate):,} rows"
 
 
 def _state(state: str) -> str:

@@ -50,6 +50,8 @@ def snapshot(
             _cancel(requests, as_json)
             return
         run = requests.request(table or [], where, repair=repair)
+        for warning in requests.warnings:
+            typer.echo(f"warning: {warning}", err=True)
         progress = _watch(requests, run) if wait else requests.progress(run)
     _tell(progress, as_json)
 

@@ -8,6 +8,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import TupleRow
 
+from tailrace.capture.postgres.catalog import GENERATED_PUBLISHED
 from tailrace.capture.postgres.messages import Relation, RelationColumn
 from tailrace.errors import SourceError
 
@@ -51,9 +52,11 @@ WHERE pubname = ANY (%s) AND schemaname = %s AND tablename = %s
 """
 
 _COLUMNS = """
-SELECT attnum, attname, atttypid, atttypmod, attgenerated = '', format_type(atttypid, -1)
-FROM pg_attribute WHERE attrelid = %s::oid AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+SELECT attnum, attname, atttypid, atttypmod, format_type(atttypid, -1), attgenerated = ''
+FROM pg_attribute WHERE attrelid = %s::oid AND attnum > 0 AND NOT attisdropped
+AND (attgenerated = '' OR attgenerated = 's' AND current_setting('server_version_num')::int >= %s) ORDER BY attnum
 """
+"""Before 18 a publication lists generated columns that it never sends."""
 
 
 def describe(
@@ -65,11 +68,11 @@ def describe(
         raise table_missing(schema, table)
     [(oid, identity, index)] = found
     published, row_filter = _published(connection, schema, table, publications)
-    columns = connection.execute(_COLUMNS, (oid,)).fetchall()
-    kept = [row for row in columns if (row[1] in published if published is not None else row[4])]
+    columns = connection.execute(_COLUMNS, (oid, GENERATED_PUBLISHED)).fetchall()
+    kept = [row for row in columns if (row[1] in published if published is not None else row[5])]
     key = tuple(index or ())
     relation = Relation(oid, schema, table, identity, tuple(_column(row, identity, key) for row in kept))
-    spelled = {row[0]: KeyColumn(row[1], row[5]) for row in columns}
+    spelled = {row[0]: KeyColumn(row[1], row[4]) for row in columns}
     return Described(relation, tuple(spelled[number] for number in key), row_filter)
 
 

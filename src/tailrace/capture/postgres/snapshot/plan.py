@@ -37,6 +37,17 @@ def tables(source: PostgresSource) -> list[tuple[str, str, int | None]]:
         return [(table.schema, table.table, estimate or None) for table, estimate in zip(found, estimates, strict=True)]
 
 
+def any_rows(source: PostgresSource) -> bool:
+    """Whether a captured table that may be read has rows."""
+    with closing(PostgresCatalog(source.conninfo())) as catalog:
+        for table in matching_tables(catalog, TablePatterns(source.tables), source.publication_name):
+            name = sql.Identifier(table.schema, table.table)
+            [(readable,)] = catalog.rows("SELECT has_table_privilege(%s::regclass, 'SELECT')", _quoted(table))
+            if readable and catalog.rows(sql.SQL("SELECT FROM {} LIMIT 1").format(name)):
+                return True
+    return False
+
+
 def plan(
     connection: psycopg.Connection[TupleRow], table: Described, after: Extent | None, size: int, count: int
 ) -> list[Extent]:

@@ -77,6 +77,8 @@ def opened(source: PostgresSource, schema: str, table: str) -> Iterator[tuple[Po
 
 def read(source: PostgresSource, chunk: ChunkId, extent: Extent, folder: Path) -> Staged:
     """Read the chunk and stage it in `folder`. Whoever reads it again later makes another file."""
+    with Session.of(source) as catalog, refused():
+        since = _position(catalog.connection())
     with opened(source, chunk.schema, chunk.table) as (catalog, table):
         connection = catalog.connection()
         seen, after = _saw(connection)
@@ -91,6 +93,7 @@ def read(source: PostgresSource, chunk: ChunkId, extent: Extent, folder: Path) -
         str(name),
         file.rows,
         file.bytes,
+        lsn_text(since),
         lsn_text(after),
         seen,
         schema,
@@ -132,12 +135,17 @@ class _Reader:
 def _saw(connection: psycopg.Connection[TupleRow]) -> tuple[str, int]:
     """(what the transaction sees, a position behind everything it sees). In this order: the position after."""
     [(snapshot, standby)] = connection.execute("SELECT pg_current_snapshot()::text, pg_is_in_recovery()").fetchall()
-    function = "pg_last_wal_replay_lsn" if standby else "pg_current_wal_insert_lsn"
-    [(lsn,)] = connection.execute(f"SELECT {function}()::text").fetchall()
-    position = lsn_number(lsn)
+    position = _position(connection)
     # At the start of a page the next record comes behind the page's header, where an idle server never gets.
     inside = position % PAGE_BYTES
     return f"standby {snapshot}" if standby else snapshot, position - (inside if inside <= PAGE_HEADER_BYTES else 0)
+
+
+def _position(connection: psycopg.Connection[TupleRow]) -> int:
+    """Where the server's WAL ends, as far as this server has it."""
+    function = "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END"
+    [(lsn,)] = connection.execute(f"SELECT ({function})::text").fetchall()
+    return lsn_number(lsn)
 
 
 def _copy(connection: psycopg.Connection[TupleRow], table: Described, extent: Extent, reader: _Reader) -> None:
