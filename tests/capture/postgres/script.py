@@ -172,7 +172,6 @@ def offline(arena_bytes: int) -> PostgresStream:
     stream._server = Server("1", "1", "db", 0)
     stream._catalog = FixedCatalog()  # type: ignore[assignment]
     stream._relations = Relations("db", SchemaBook(), FixedCatalog(), lambda schema, table: True)
-    stream._last_flush = 0.0
     return stream
 
 

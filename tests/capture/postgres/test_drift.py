@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.capture.postgres import stream as stream_module
+from tailrace.capture.postgres import catalog_watch, pace
 from tailrace.changelog import LogReader
 from tailrace.control import Store
 from tailrace.errors import SourceError
@@ -32,15 +32,15 @@ def store(tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture
 def look(monkeypatch: pytest.MonkeyPatch) -> None:
     """The catalog is looked at all the time."""
-    monkeypatch.setattr(stream_module, "LOOK_S", ALWAYS)
-    monkeypatch.setattr(stream_module, "WAIT_S", 0.02)
+    monkeypatch.setattr(catalog_watch, "LOOK_S", ALWAYS)
+    monkeypatch.setattr(pace, "WAIT_S", 0.02)
 
 
 @pytest.fixture
 def rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """The catalog is looked at once, at the start."""
-    monkeypatch.setattr(stream_module, "LOOK_S", NEVER)
-    monkeypatch.setattr(stream_module, "WAIT_S", 0.02)
+    monkeypatch.setattr(catalog_watch, "LOOK_S", NEVER)
+    monkeypatch.setattr(pace, "WAIT_S", 0.02)
 
 
 def _looked(run: Capturing) -> None:
@@ -249,7 +249,7 @@ def test_a_new_table_waits_for_the_transactions_open_when_it_joined(db: Database
         db.run("CREATE TABLE later (id int PRIMARY KEY)")
         writer.execute("BEGIN")
         writer.execute("INSERT INTO later VALUES (1)")
-        eventually(lambda: run.stream._drift.waits)
+        eventually(lambda: run.stream._catalog_watch._drift.waits)
         assert run.stream.needs_snapshot == []
         writer.execute("COMMIT")
     eventually(lambda: run.stream.needs_snapshot)
@@ -391,8 +391,8 @@ def test_publications_of_others_are_left_alone(db: Database, capturing: Start, l
 def test_halt_stops_before_the_new_version(
     db: Database, capturing: Start, monkeypatch: pytest.MonkeyPatch, told_by: str
 ) -> None:
-    monkeypatch.setattr(stream_module, "LOOK_S", NEVER if told_by == "rows" else ALWAYS)
-    monkeypatch.setattr(stream_module, "WAIT_S", 0.02)
+    monkeypatch.setattr(catalog_watch, "LOOK_S", NEVER if told_by == "rows" else ALWAYS)
+    monkeypatch.setattr(pace, "WAIT_S", 0.02)
     db.run("CREATE TABLE t (id int PRIMARY KEY)")
     run = _started(capturing, db, on_schema_drift="halt")
     db.run("INSERT INTO t VALUES (1)", "ALTER TABLE t ADD v int")

@@ -12,7 +12,7 @@ import pytest
 from tailrace.capture.postgres import health
 from tailrace.capture.postgres.catalog import PostgresCatalog, Table
 from tailrace.capture.postgres.health import SlotGuard, SlotHealth
-from tailrace.capture.postgres.stream import HEARTBEAT, HEARTBEAT_BYTES
+from tailrace.capture.postgres.slot_watch import HEARTBEAT, HEARTBEAT_BYTES
 from tailrace.config.values import MIB
 from tailrace.errors import SetupError, SourceError
 from tailrace.testing.servers import PostgresServer

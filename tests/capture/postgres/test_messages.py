@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace.capture.postgres import messages
-from tailrace.capture.postgres.messages import Keepalive, Message, Relation, RelationColumn, Truncate
-from tailrace.capture.postgres.stream import message_text
+from tailrace.capture.postgres.messages import Keepalive, Message, Relation, RelationColumn, Truncate, message_text
 
 
 def test_keepalive() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tailrace.capture.postgres import pace
 from tailrace.capture.postgres import stream as stream_module
 from tailrace.changelog import LogReader, LogWriter
 from tailrace.contracts import Capture
@@ -267,8 +268,8 @@ def test_the_slot_moves_only_after_the_log_is_durable(db: Database, capturing: S
 
 
 def test_the_slot_is_never_ahead_of_the_log(db: Database, capturing: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_module, "REPORT_S", 0.0)
-    monkeypatch.setattr(stream_module, "IDLE_S", 0.0)
+    monkeypatch.setattr(pace, "REPORT_S", 0.0)
+    monkeypatch.setattr(pace, "IDLE_S", 0.0)
     db.run("CREATE TABLE t (id int PRIMARY KEY)", "CREATE SCHEMA other", "CREATE TABLE other.noise (x int)")
     run = capturing(db)
     positions = set()
@@ -285,8 +286,8 @@ def test_the_slot_is_never_ahead_of_the_log(db: Database, capturing: Start, monk
 
 def test_idle_wal_is_let_go(db: Database, capturing: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """WAL of tables and databases nobody captures must not pile up behind the slot."""
-    monkeypatch.setattr(stream_module, "IDLE_S", 0.1)
-    monkeypatch.setattr(stream_module, "REPORT_S", 0.1)
+    monkeypatch.setattr(pace, "IDLE_S", 0.1)
+    monkeypatch.setattr(pace, "REPORT_S", 0.1)
     db.run("CREATE TABLE t (id int PRIMARY KEY)", "CREATE SCHEMA other", "CREATE TABLE other.noise (x int)")
     run = capturing(db)
     db.run("INSERT INTO other.noise SELECT generate_series(1, 1000)")
@@ -304,7 +305,7 @@ def test_the_server_is_answered_while_the_log_is_full(
     db: Database, capturing: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the tap does when it is blocked, for longer than the server's patience."""
-    monkeypatch.setattr(stream_module, "REPORT_S", 0.2)
+    monkeypatch.setattr(pace, "REPORT_S", 0.2)
     db.run("CREATE TABLE t (id int PRIMARY KEY, v text)")
     blocked_until = [0.0]
 

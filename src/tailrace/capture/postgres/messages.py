@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import json
 import struct
 from dataclasses import dataclass
 
@@ -38,6 +41,10 @@ class Truncate:
     oids: tuple[int, ...]
     cascade: bool
     restart_identity: bool
+
+    def headers(self) -> dict[str, str]:
+        """What a change tells of it."""
+        return {"cascade": str(self.cascade).lower(), "restart_identity": str(self.restart_identity).lower()}
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,18 @@ def origin(data: bytes) -> str:
     return _text(data, 9)[0]
 
 
+def message_text(content: bytes) -> str:
+    """A logical message's content as a row image: a JSON object as it is, anything else in one field."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return json.dumps({"content_base64": base64.b64encode(content).decode()})
+    with contextlib.suppress(ValueError, RecursionError):
+        if isinstance(json.loads(text, parse_constant=_refuse), dict):
+            return text.replace("\n", " ").replace("\r", " ").strip()
+    return json.dumps({"content": text}, ensure_ascii=False)
+
+
 def lsn_text(lsn: int) -> str:
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
@@ -101,6 +120,11 @@ def lsn_text(lsn: int) -> str:
 def lsn_number(text: str) -> int:
     high, low = text.split("/")
     return (int(high, 16) << 32) | int(low, 16)
+
+
+def _refuse(constant: str) -> None:
+    """NaN and Infinity are Python's, not JSON's."""
+    raise ValueError(constant)
 
 
 def _int(data: bytes, at: int, size: int) -> int:

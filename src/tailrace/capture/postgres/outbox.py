@@ -13,9 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.capture.postgres.patterns import glob
+from tailrace.capture.postgres import setup
+from tailrace.capture.postgres.catalog import PostgresCatalog
+from tailrace.capture.postgres.patterns import TablePatterns, glob
 from tailrace.change import OPS
 from tailrace.contracts import Frame
+from tailrace.schema import TableSchema
 
 TAG = "tailrace.outbox"
 HEADERS = {TAG: "true"}
@@ -32,6 +35,28 @@ class Prefixes:
 
     def match(self, prefix: str) -> bool:
         return any(pattern.match(prefix) for pattern in self._patterns)
+
+
+class Outbox:
+    """A source's outbox: which of its tables and messages are, and the tag on what they bring."""
+
+    def __init__(self, prefixes: Iterable[str], tables: tuple[str, ...]) -> None:
+        self._prefixes = Prefixes(prefixes)
+        self._tables = TablePatterns(tables) if tables else None
+        self._ids: set[int] = set()
+
+    def meet(self, schema: TableSchema, catalog: PostgresCatalog) -> None:
+        """A version whose rows may follow."""
+        if self._tables is not None and setup.fits(catalog, self._tables, schema.schema, schema.table):
+            self._ids.add(schema.id)
+
+    def headers(self, prefix: str) -> dict[str, str] | None:
+        """The headers of a logical message with this prefix."""
+        return HEADERS if self._prefixes.match(prefix) else None
+
+    def tagged(self, frame: Frame | None) -> Frame | None:
+        """`frame` with the tag on every insert into a table of the outbox."""
+        return tagged(frame, self._ids) if frame is not None and self._ids else frame
 
 
 def tagged(frame: Frame, schema_ids: Collection[int]) -> Frame:

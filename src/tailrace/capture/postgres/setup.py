@@ -39,6 +39,15 @@ class Server:
     flushed: int
     """Where its WAL ends."""
 
+    def resume_at(self, lsn: int) -> dict[str, str]:
+        """A position of this server, as the log keeps it."""
+        return {
+            "lsn": lsn_text(lsn),
+            "system": self.system,
+            "timeline": self.timeline,
+            "database": self.database,
+        }
+
 
 def identify(stream: ReplicationStream) -> Server:
     [(system, timeline, flushed, database)] = stream.command("IDENTIFY_SYSTEM")

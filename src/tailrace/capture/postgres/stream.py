@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import json
 import time
 from array import array
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace.capture.postgres import evolution, health, messages, outbox, setup
+from tailrace.capture.postgres import evolution, messages, opening, setup
 from tailrace.capture.postgres.catalog import PostgresCatalog
-from tailrace.capture.postgres.connection import APPLICATION, ReplicationStream
+from tailrace.capture.postgres.catalog_watch import CatalogWatch
+from tailrace.capture.postgres.connection import ReplicationStream
 from tailrace.capture.postgres.drift import Drift, Need, Observation
 from tailrace.capture.postgres.kernel import WAL_HEADER, Stop
+from tailrace.capture.postgres.outbox import Outbox
+from tailrace.capture.postgres.pace import Pace
 from tailrace.capture.postgres.patterns import TablePatterns
 from tailrace.capture.postgres.relations import Relations
 from tailrace.capture.postgres.rows import Rows
-from tailrace.contracts import Capture, Frame, LogState
+from tailrace.capture.postgres.slot_watch import HEARTBEAT, SlotWatch
+from tailrace.capture.postgres.vitals import Vitals
+from tailrace.contracts import Capture, LogState
 from tailrace.control.sightings import Sightings
-from tailrace.errors import Action, SourceError, TailraceError, decide
+from tailrace.errors import SourceError
 from tailrace.schema import SchemaBook, TableSchema
 
 if TYPE_CHECKING:
@@ -31,45 +32,12 @@ if TYPE_CHECKING:
     from tailrace.control import Store
 
 READ_BYTES = 512 << 10
-FLOOD_BYTES = 1 << 20
-"""More than this in one group commit is a flood, which is synced less often: a sync costs as much as a megabyte."""
-FRAME_BYTES = 8 << 20
 STREAMING_BYTES = 8 << 10
 GATHER_S = 0.004
 """While that much comes at once, a little more is let gather: waking up for every packet costs more than decoding."""
 MIN_ARENA_BYTES = 1 << 20
 MAX_ARENA_BYTES = 1 << 30
 """A frame's text columns have 32-bit offsets."""
-REPORT_S = 1.0
-IDLE_S = 10.0
-WAIT_S = 0.5
-BUSY_WAIT_S = 0.005
-HEARTBEAT = "tailrace.heartbeat"
-HEARTBEAT_BYTES = 1 << 20
-"""WAL that others must have written since the last heartbeat: a heartbeat alone must not keep a server busy."""
-_ID_LENGTH, _LOG_ID_LENGTH = 37, 16
-"""How much of both fits into an application_name of 63 characters."""
-LOOK_S = 5.0
-"""How often the catalog is looked at for what the stream does not tell."""
-HURRY_S = 0.5
-"""The same while a new table waits for open transactions to end."""
-
-
-@dataclass
-class Vitals:
-    """What the tap shows of the stream."""
-
-    received_lsn: int = 0
-    durable_lsn: int = 0
-    rows: int = 0
-    transactions: int = 0
-    last_commit_us: int = 0
-    wal_status: str = ""
-    lag_bytes: int = 0
-    lag_s: float | None = None
-    held_bytes: int = 0
-    safe_wal_size: int | None = None
-    time_to_loss_s: float | None = None
 
 
 class PostgresStream:
@@ -80,13 +48,11 @@ class PostgresStream:
     ) -> None:
         self._config = config
         self._sightings = Sightings(store, config.id) if store is not None else None
-        self._group_commit_s = group_commit_s
+        self._pace = Pace(group_commit_s)
         # The arena, the frame made of it and its serialised form are alive at once.
         self._rows = Rows(min(MAX_ARENA_BYTES, max(MIN_ARENA_BYTES, memory_bytes // 4)))
         self._patterns = TablePatterns(config.tables)
-        self._outbox_tables = TablePatterns(config.outbox.tables)
-        self._outbox_prefixes = outbox.Prefixes(config.outbox.prefixes)
-        self._outbox_ids: set[int] = set()
+        self._outbox = Outbox(config.outbox.prefixes, config.outbox.tables)
         self._catalog = PostgresCatalog(config.conninfo())
         self._rows.load_decoder(Relations("", SchemaBook(), self._catalog, self._patterns.match))
         self._stream: ReplicationStream | None = None
@@ -97,7 +63,6 @@ class PostgresStream:
         self._spilled = False
         self.vitals = Vitals()
         self.warnings: list[str] = []
-        self._wait_s = WAIT_S
         self.needs_snapshot: list[Need] = []
         """Tables whose rows the stream does not tell. Whoever requests the snapshot takes the entry out after that:
         until then it comes back after a crash."""
@@ -135,7 +100,7 @@ class PostgresStream:
                 yield Capture(None, None)  # a breath: the tap looks after status and retention
                 if len(data) >= STREAMING_BYTES:
                     time.sleep(GATHER_S)
-                stream.wait(self._patience())
+                stream.wait(self._pace.patience(bool(self._rows.finished)))
         yield from self._finished()
         self._report(stream, now=True)
 
@@ -146,7 +111,7 @@ class PostgresStream:
 
     def hurry(self, busy: bool) -> None:
         """Take breaths more often while the server is silent."""
-        self._wait_s = BUSY_WAIT_S if busy else WAIT_S
+        self._pace.hurry(busy)
 
     def keep_alive(self) -> None:
         """Tell the server we live while the tap waits for room in the log; nothing is read meanwhile."""
@@ -157,61 +122,39 @@ class PostgresStream:
     # -- opening ---------------------------------------------------------------------------------------------
 
     def _open(self, after: LogState) -> ReplicationStream:
-        setup.check_settings(self._catalog)
-        application = f"{APPLICATION}:{self._config.id[:_ID_LENGTH]}:{after.log_id[:_LOG_ID_LENGTH]}"
-        self._stream = stream = ReplicationStream(self._config.conninfo(), application)
-        self._standby = self._catalog.in_recovery()  # before the timeline is asked for: see _resume
-        self._server = setup.identify(stream)
-        setup.check_server(stream, self._server, after.resume)  # before anything is made on it
-        tables = setup.matching_tables(self._catalog, self._patterns, self._config.publication_name)
-        setup.check_outbox(self._catalog, self._outbox_tables, tables)
-        if after.resume is not None:
-            setup.check_publications(self._catalog, self._config.publication_name)
-        publications = setup.ensure_publications(self._catalog, self._config.publication_name, tables)
-        self._table_warnings = self.warnings = [
-            f"{table.name} has no usable primary key or replica identity: only its inserts and truncates are captured"
-            for table in tables
-            if not table.identity
-        ]
-        slot = self._config.slot_name
-        setup.end_zombie(self._catalog, slot, application)
-        self._position = setup.ensure_slot(self._catalog, stream, slot, self._server, after.resume)
-        self._book = after.book
-        self._relations = Relations(self._server.database, self._book, self._catalog, self._wanted)
-        name, first = self._config.publication_name, after.resume is None
-        self._drift = Drift(self._catalog, name, self._patterns, self._sightings, first=first)
-        self._observed: Observation | None = None
-        self._next_look = 0.0
-        self._idle_lsn = self._position
-        self._last_flush = self._last_idle = self._last_report = 0.0
-        self._reply_wanted = False
-        self._guard = health.SlotGuard(self._catalog, slot)
-        self._last_watch = 0.0
-        self._last_arrival = time.monotonic()
-        self._heartbeat_lsn = self._position
-        self._heartbeat_s = self._heartbeat_every()
-        stream.start(slot, self._position, publications)
+        config, catalog = self._config, self._catalog
+        setup.check_settings(catalog)
+        application = opening.application_name(config.id, after.log_id)
+        self._stream = stream = ReplicationStream(config.conninfo(), application)
+        place = opening.find_place(config, catalog, stream, after)
+        self._server, self._standby, self._position = place.server, place.standby, place.position
+        self._table_warnings = self.warnings = place.warnings
+        self._begin(after)
+        stream.start(config.slot_name, place.position, place.publications)
         return stream
+
+    def _begin(self, after: LogState) -> None:
+        """The state of a stream that has read nothing yet."""
+        config, catalog, position = self._config, self._catalog, self._position
+        self._relations = Relations(self._server.database, after.book, catalog, self._wanted)
+        first = after.resume is None
+        drift = Drift(catalog, config.publication_name, self._patterns, self._sightings, first=first)
+        self._catalog_watch = CatalogWatch(drift, self._relations, self.needs_snapshot)
+        heartbeat_s = opening.heartbeat_s(config, catalog, standby=self._standby)
+        self._slot_watch = SlotWatch(catalog, config.slot_name, self.vitals, heartbeat_s=heartbeat_s, position=position)
+        self._idle_lsn = position
+        self._last_arrival = time.monotonic()
 
     def _wanted(self, schema: str, table: str) -> bool:
         """Whether changes of a table, as the stream names it, are captured."""
         return setup.fits(self._catalog, self._patterns, schema, table)
-
-    def _is_outbox(self, schema: TableSchema) -> bool:
-        tables = self._outbox_tables
-        return bool(self._config.outbox.tables) and setup.fits(self._catalog, tables, schema.schema, schema.table)
 
     def _resume(self, lsn: int) -> dict[str, str]:
         if self._standby and not self._catalog.in_recovery():
             # What came since may be of the new timeline: a position must never carry the wrong one.
             raise SourceError("source.disconnected", "the standby was promoted", hint="it is reconnected")
         self._position = lsn
-        return {
-            "lsn": messages.lsn_text(lsn),
-            "system": self._server.system,
-            "timeline": self._server.timeline,
-            "database": self._server.database,
-        }
+        return self._server.resume_at(lsn)
 
     # -- decoding --------------------------------------------------------------------------------------------
 
@@ -268,8 +211,8 @@ class PostgresStream:
         schema = self._relations.announce(relation, messages.lsn_text(self._rows.commit_lsn))
         if schema is not None and known is not None and schema.id != known.id:
             yield from self._evolve(known, schema)
-        if schema is not None and self._is_outbox(schema):
-            self._outbox_ids.add(schema.id)
+        if schema is not None:
+            self._outbox.meet(schema, self._catalog)
         self._note(schema)
 
     def _evolve(self, known: TableSchema, schema: TableSchema) -> Iterator[Capture]:
@@ -282,17 +225,13 @@ class PostgresStream:
         self._rows.add("s", schema, after, None, before)
 
     def _truncate(self, truncate: messages.Truncate) -> Iterator[Capture]:
-        headers = {
-            "cascade": str(truncate.cascade).lower(),
-            "restart_identity": str(truncate.restart_identity).lower(),
-        }
         for oid in truncate.oids:
             if not self._relations.knows(oid):
                 yield from self._introduce(oid)
             schema = self._relations.get(oid)
             if schema is not None:
                 yield from self._room_for(4096)
-                self._rows.add("t", schema, None, headers)
+                self._rows.add("t", schema, None, truncate.headers())
 
     def _message(self, message: messages.Message) -> Iterator[Capture]:
         if message.prefix == HEARTBEAT:
@@ -301,9 +240,9 @@ class PostgresStream:
             return
         schema = self._relations.message_schema(message.prefix)
         self._note(schema)
-        after = message_text(message.content)
+        after = messages.message_text(message.content)
         yield from self._room_for(len(after) * 4 + 4096)
-        headers = outbox.HEADERS if self._outbox_prefixes.match(message.prefix) else None
+        headers = self._outbox.headers(message.prefix)
         if message.transactional:
             self._rows.add("m", schema, after, headers)
             return
@@ -319,30 +258,24 @@ class PostgresStream:
 
     def _look_around(self) -> Iterator[Capture]:
         """What the catalog tells beside the stream, taken in at a transaction boundary behind where it was seen."""
-        if self._observed is None and time.monotonic() >= self._next_look:
-            self._observed = self._drift.observe(self._relations)
-        if self._observed is None or self._rows.in_transaction:
+        seen = self._catalog_watch.observe()
+        if seen is None or self._rows.in_transaction:
             return
-        if self._observed.lsn > max(self._position, self._idle_lsn, self._rows.end_lsn):
+        if seen.lsn > max(self._position, self._idle_lsn, self._rows.end_lsn):
             return
         yield from self._finished()
-        observed, self._observed = self._observed, None
-        yield from self._catch_up(observed)
-        found = self._drift.needs(observed)
-        waiting = {need[:2] for need in self.needs_snapshot}
-        self.needs_snapshot += [need for need in found if need[:2] not in waiting]
-        self._drift.remember(self.needs_snapshot)
+        yield from self._catch_up(seen)
+        self._catalog_watch.done(seen)
         self.looks += 1
-        self._next_look = time.monotonic() + (HURRY_S if self._drift.waits else LOOK_S)
 
-    def _catch_up(self, observed: Observation) -> Iterator[Capture]:
+    def _catch_up(self, seen: Observation) -> Iterator[Capture]:
         """The versions the log does not have, as a transaction of their own; a table's first is no change."""
-        steps = self._drift.steps(observed, self._relations)
+        steps = self._catalog_watch.steps(seen)
         for step in steps:
             self._note(step.after)
         changed = [(step.before, step.after) for step in steps if step.before is not None]
         if changed:
-            self._rows.begin(observed.lsn - 1, int(time.time() * 1e6))
+            self._rows.begin(seen.lsn - 1, int(time.time() * 1e6))
             for before, after in changed:
                 yield from self._evolve(before, after)
             self._rows.commit(self._position)
@@ -364,19 +297,16 @@ class PostgresStream:
             self.vitals.rows += self._rows.count
             frame, xids = self._rows.take_open()
             self._spilled = True
-            yield Capture(self._tagged(frame), None, self._take_schemas(), xids)
+            yield Capture(self._outbox.tagged(frame), None, self._take_schemas(), xids)
         else:
             self._rows.grow(size)
 
     def _due(self) -> Iterator[Capture]:
-        """Group commit: at once after a pause, else every `group_commit`, seldom while the stream is a flood."""
-        now = time.monotonic()
-        pause = self._group_commit_s * (4 if self._rows.done_bytes >= FLOOD_BYTES else 1)
-        if self._rows.finished and (self._rows.done_bytes >= FRAME_BYTES or now >= self._last_flush + pause):
+        """A group commit, or an idle position, where it is time for one."""
+        if self._rows.finished and self._pace.commit_due(self._rows.done_bytes):
             yield from self._finished()
-        idle = self._reply_wanted or now >= self._last_idle + IDLE_S
-        if idle and self._idle_lsn > self._position and self._rows.empty:
-            self._last_idle = now
+        if self._idle_lsn > self._position and self._rows.empty and self._pace.idle_due():
+            self._pace.idled()
             yield Capture(None, self._resume(self._idle_lsn))
 
     def _finished(self) -> Iterator[Capture]:
@@ -386,97 +316,38 @@ class PostgresStream:
         vitals.transactions += self._rows.finished
         vitals.last_commit_us = self._rows.last_commit_us
         frame, xids = self._rows.take_finished()
-        self._last_flush = time.monotonic()
+        self._pace.committed()
         self._idle_lsn = max(self._idle_lsn, end)
         # A transaction can end right after its last part was handed over: it has no rows left, and yet its end
         # must reach the log before anything else does.
         if frame is not None or self._spilled:
             self._spilled = False
             vitals.rows += rows
-            yield Capture(self._tagged(frame), self._resume(end), self._take_schemas(), xids)
-
-    def _tagged(self, frame: Frame | None) -> Frame | None:
-        return outbox.tagged(frame, self._outbox_ids) if frame is not None and self._outbox_ids else frame
+            yield Capture(self._outbox.tagged(frame), self._resume(end), self._take_schemas(), xids)
 
     def _take_schemas(self) -> tuple[TableSchema, ...]:
         schemas, self._new_schemas = tuple(self._new_schemas.values()), {}
         return schemas
 
-    def _patience(self) -> float:
-        """How long to sleep on the socket without delaying a group commit or a report."""
-        if not self._rows.finished:
-            return self._wait_s
-        return max(0.0, self._last_flush + self._group_commit_s - time.monotonic())
-
-    # -- looking after the slot ------------------------------------------------------------------------------
+    # -- talking back ----------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Seldom, on the other connection: the slot's health, and a heartbeat where one is due.
-
-        Raises when the slot is lost. A look that fails is left out: the stream itself may be well.
-        """
-        now = time.monotonic()
-        if now < self._last_watch + min(health.POLL_S, self._heartbeat_s or health.POLL_S):
-            return
-        self._last_watch = now
-        try:
-            settled, committed = messages.lsn_number(self.settled()), self.vitals.last_commit_us / 1e6
-            self._show(self._guard.read(time.time(), settled, committed))
-            self._beat(now)
-        except TailraceError as error:
-            if decide(error) is Action.STOP:
-                raise
-
-    def _show(self, reading: health.Reading) -> None:
-        vitals = self.vitals
-        vitals.wal_status, vitals.lag_bytes, vitals.lag_s = reading.wal_status, reading.lag_bytes, reading.lag_s
-        vitals.held_bytes, vitals.safe_wal_size = reading.held_bytes, reading.safe_wal_size
-        vitals.time_to_loss_s = reading.time_to_loss_s
-        self.warnings = self._table_warnings + [f"{one.message}: {one.hint}" for one in reading.findings]
-
-    def _heartbeat_every(self) -> float:
-        """0 where there is none: not wanted, or not possible."""
-        every = self._config.heartbeat.total_seconds()
-        return every if every and not self._standby and self._catalog.may_emit_messages() else 0.0
-
-    def _beat(self, now: float) -> None:
-        """Put a message into WAL that others fill while our tables are idle: decoding it lets the slot move on."""
-        grown = self._guard.wal_lsn - self._heartbeat_lsn
-        if not self._heartbeat_s or now < self._last_arrival + self._heartbeat_s or grown < HEARTBEAT_BYTES:
-            return
-        self._heartbeat_lsn = self._guard.wal_lsn
-        self._catalog.execute("SELECT pg_logical_emit_message(false, %s, '')", HEARTBEAT)
-
-    # -- talking back ----------------------------------------------------------------------------------------
+        """Seldom: how the slot fares. Raises when it is lost."""
+        if self._slot_watch.due():
+            self._slot_watch.look(messages.lsn_number(self.settled()), self._last_arrival)
+            self.warnings = self._table_warnings + self._slot_watch.warnings
 
     def _hear(self, pulse: messages.Keepalive) -> None:
         self.vitals.received_lsn = max(self.vitals.received_lsn, pulse.wal_end)
-        self._reply_wanted = self._reply_wanted or pulse.reply
+        if pulse.reply:
+            self._pace.want_reply()
         if not self._rows.in_transaction:
             self._idle_lsn = max(self._idle_lsn, pulse.wal_end)
 
     def _report(self, stream: ReplicationStream, *, now: bool = False) -> None:
-        clock = time.monotonic()
-        if now or self._reply_wanted or clock >= self._last_report + REPORT_S:
+        if now or self._pace.report_due():
             stream.report(self.vitals.durable_lsn, self.vitals.durable_lsn)
-            self._last_report, self._reply_wanted = clock, False
-
-
-def message_text(content: bytes) -> str:
-    """A logical message's content as a row image: a JSON object as it is, anything else in one field."""
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        return json.dumps({"content_base64": base64.b64encode(content).decode()})
-    with contextlib.suppress(ValueError, RecursionError):
-        if isinstance(json.loads(text, parse_constant=_refuse), dict):
-            return text.replace("\n", " ").replace("\r", " ").strip()
-    return json.dumps({"content": text}, ensure_ascii=False)
-
-
-def _refuse(constant: str) -> None:
-    """NaN and Infinity are Python's, not JSON's."""
-    raise ValueError(constant)
+            self._pace.reported()
 
 
 def _start(ends: array[int], index: int) -> int:

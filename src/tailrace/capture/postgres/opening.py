@@ -1,0 +1,63 @@
+"""Opening a stream: checks the server, makes what is missing on it, and becomes the reader of the slot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tailrace.capture.postgres import setup
+from tailrace.capture.postgres.catalog import PostgresCatalog, Table
+from tailrace.capture.postgres.connection import APPLICATION, ReplicationStream
+from tailrace.capture.postgres.patterns import TablePatterns
+from tailrace.contracts import LogState
+
+if TYPE_CHECKING:
+    from tailrace.capture.postgres import PostgresSource
+
+_ID_LENGTH, _LOG_ID_LENGTH = 37, 16
+"""How much of both fits into an application_name of 63 characters."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a stream goes on: on which server, from which position, with which publications."""
+
+    server: setup.Server
+    standby: bool
+    position: int
+    publications: tuple[str, ...]
+    warnings: list[str]
+
+
+def application_name(source: str, log_id: str) -> str:
+    """How our connection is known to the server: no other log's reader has the same."""
+    return f"{APPLICATION}:{source[:_ID_LENGTH]}:{log_id[:_LOG_ID_LENGTH]}"
+
+
+def find_place(config: PostgresSource, catalog: PostgresCatalog, stream: ReplicationStream, after: LogState) -> Place:
+    """Slot and publications as the log needs them, made where this is its first time. Raises where it cannot go on."""
+    standby = catalog.in_recovery()  # before the timeline is asked for: a promotion must not pass unnoticed
+    server = setup.identify(stream)
+    setup.check_server(stream, server, after.resume)  # before anything is made on it
+    tables = setup.matching_tables(catalog, TablePatterns(config.tables), config.publication_name)
+    setup.check_outbox(catalog, TablePatterns(config.outbox.tables), tables)
+    if after.resume is not None:
+        setup.check_publications(catalog, config.publication_name)
+    publications = setup.ensure_publications(catalog, config.publication_name, tables)
+    setup.end_zombie(catalog, config.slot_name, application_name(config.id, after.log_id))
+    position = setup.ensure_slot(catalog, stream, config.slot_name, server, after.resume)
+    return Place(server, standby, position, publications, _warnings(tables))
+
+
+def heartbeat_s(config: PostgresSource, catalog: PostgresCatalog, *, standby: bool) -> float:
+    """The pause between heartbeats; 0 where there are none: not wanted, or not possible."""
+    every = config.heartbeat.total_seconds()
+    return every if every and not standby and catalog.may_emit_messages() else 0.0
+
+
+def _warnings(tables: list[Table]) -> list[str]:
+    return [
+        f"{table.name} has no usable primary key or replica identity: only its inserts and truncates are captured"
+        for table in tables
+        if not table.identity
+    ]
