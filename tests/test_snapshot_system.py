@@ -7,99 +7,18 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
-import pyarrow.parquet as pq
 import pytest
 
-from tailrace.changelog import LogReader
-from tailrace.control import Store
-from tailrace.control.ledger import Ledger, TableRequest
 from tailrace.testing import crash
-from tailrace.testing.servers import PostgresServer
 from tailrace.testing.waiting import eventually
-from tests.capture.running import Database
-from tests.capture.snapshotting import contents
+from tests.whole import System
 
 SEEDS = 8
 ROWS = 300
 VICTIMS = {"tap": 3, "workers": 3, "driver": 1, "both": 1}
 """What is killed how often: a new driver costs a new JVM."""
-
-
-class System:
-    """A pipeline from a database of its own to files."""
-
-    def __init__(self, db: Database, folder: Path, **snapshot: Any) -> None:
-        self.db, self.folder = db, folder
-        settings = json.dumps({"chunk_size": 50, **snapshot})
-        self.document, platform = folder / "pipeline.yaml", folder / "platform.yaml"
-        self.document.write_text(
-            f"""
-metadata: {{name: system}}
-spec:
-  source: {{type: postgres, config: {{id: {db.name}, dsn: "{db.dsn}", tables: [public.*], snapshot: {settings}}}}}
-  sinks: [{{type: file, config: {{id: files, path: {folder}/files, format: parquet, roll: {{every: 500ms}}}}}}]
-"""
-        )
-        platform.write_text(
-            f"{{data_dir: {folder}/data, spark: {crash.QUICK_SPARK}, retry: {{initial: 100ms, max: 1s}}}}"
-        )
-        self.platform = platform
-        self.victim = crash.Victim([self.document], platform, folder / "data", db.name)
-        self.ledger = Ledger(Store(folder / "data" / "control.db"))
-
-    def start(self) -> None:
-        self.victim.start()
-        eventually(self.victim.tap_pid, 60, what=self.victim.output)
-
-    def ask(self, *tables: str) -> str:
-        """As `tailrace snapshot --table … --no-wait` does."""
-        log = LogReader(self.folder / "data" / "logs" / self.db.name)
-        wanted = [TableRequest("public", table) for table in tables]
-        return self.ledger.request(self.db.name, "asked", wanted, log_id=log.log_id, since=0)
-
-    def catch_up(self, timeout: float = 120) -> None:
-        self.victim.start("--until-caught-up")
-        assert self.victim.finish(timeout) == 0, self.victim.output()
-        assert not self.ledger.runs(self.db.name, "active")
-
-    def events(self) -> list[dict[str, Any]]:
-        """What the files hold, in the log's order; each once."""
-        files = sorted((self.folder / "files").glob("[!_]*/**/*.parquet"))
-        rows = [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
-        assert len({row["seq"] for row in rows}) == len(rows), "the file sink is exactly-once"
-        return sorted(rows, key=lambda row: row["seq"])
-
-    def compare(self, *tables: str) -> None:
-        """The files, folded by key, are the tables, in every column."""
-        events = self.events()
-        state = contents([row for row in events if row["op"] in "curdt"])
-        for table in tables:
-            found = [row for (name, _), row in state.items() if name == table]
-            rows = [json.loads(row) for (row,) in self.db.rows(f"SELECT to_json(t)::text FROM {table} t")]
-            assert ordered(found) == ordered(rows), table
-
-
-def ordered(rows: list[Any]) -> list[str]:
-    return sorted(json.dumps(row, sort_keys=True) for row in rows)
-
-
-@pytest.fixture
-def system(postgres: PostgresServer, tmp_path: Path) -> Iterator[Callable[..., System]]:
-    made: list[System] = []
-    with Database(postgres) as db:
-
-        def make(**snapshot: Any) -> System:
-            made.append(System(db, tmp_path, **snapshot))
-            return made[-1]
-
-        yield make
-        for each in made:
-            if each.victim.process is not None and each.victim.process.poll() is None:
-                each.victim.kill("both")
 
 
 def seeds() -> list[int]:
@@ -142,3 +61,31 @@ def tell(pipeline: System, story: crash.Writers, chance: random.Random) -> None:
         pipeline.victim.start()
     eventually(over, 120, what=pipeline.victim.output)
     story.stop()
+
+
+@pytest.mark.timeout(400)
+def test_the_commands_of_a_user(system: Callable[..., System]) -> None:
+    """A part of a table while the pipeline runs; then the slot is lost, and the way out is the one the error names."""
+    shop = system()
+    shop.db.run(
+        "CREATE TABLE items (id int PRIMARY KEY, v text)",
+        "INSERT INTO items SELECT n, 'v' FROM generate_series(1, 300) n",
+    )
+    shop.start()
+    eventually(lambda: shop.ledger.runs(shop.db.name, "done"), 120, what=shop.victim.output)
+    done = shop.tailrace("snapshot", "--table", "public.items", "--where", "id < 100")
+    assert done.returncode == 0, done.stderr
+    assert "done: 99 rows of 1 tables" in done.stdout
+    assert "rows" in done.stderr
+    assert shop.victim.terminate(60) == 0
+
+    shop.db.drop_slots()
+    shop.db.run("DELETE FROM items WHERE id < 50", "UPDATE items SET v = 'new' WHERE id < 100")
+    lost = shop.tailrace("run", "--until-caught-up")
+    assert lost.returncode == 1
+    assert "error[source.position_lost]" in lost.stderr
+    assert "tailrace snapshot" in lost.stderr
+    asked = shop.tailrace("snapshot", "--repair", "--json")
+    assert json.loads(asked.stdout)["run"]["state"] == "active"
+    shop.catch_up()
+    shop.compare("items")
