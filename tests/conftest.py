@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,6 +18,8 @@ from tailrace.testing.servers import KafkaBroker, PostgresServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.whole import System
 
 ROOT = str(Path(__file__).parents[1])
 sys.path.insert(0, ROOT)  # Spark's workers import sinks of the tests
@@ -58,3 +60,22 @@ def postgres(postgres_server: Callable[[int], PostgresServer]) -> PostgresServer
 def kafka() -> Iterator[KafkaBroker]:
     with KafkaBroker() as broker:
         yield broker
+
+
+@pytest.fixture
+def system(postgres: PostgresServer, tmp_path: Path) -> Iterator[Callable[..., System]]:
+    """`system(**snapshot)`: a pipeline over a database of its own; it is killed after the test if it still runs."""
+    from tests.capture.running import Database
+    from tests.whole import System
+
+    made: list[System] = []
+    with Database(postgres) as db:
+
+        def make(**snapshot: Any) -> System:
+            made.append(System(db, tmp_path, **snapshot))
+            return made[-1]
+
+        yield make
+        for each in made:
+            if each.victim.process is not None and each.victim.process.poll() is None:
+                each.victim.kill("both")

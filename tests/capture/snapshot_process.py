@@ -34,9 +34,9 @@ class Planner:
     def __init__(self, config: dict[str, Any], folder: Path) -> None:
         self.source = PostgresSource.model_validate(config)
         self.ledger, self._folder = Ledger(Store(folder / "control.db")), folder
-        self.snapshots = Snapshots(
-            self.source, self.ledger, ReadHere(self.source, folder / "staged"), Backoff(0.01, 0.1, 0.0)
-        )
+        read = ReadHere(self.source, folder / "staged")
+        self.snapshots = Snapshots(self.source, self.ledger, read, Backoff(0.01, 0.1, 0.0))
+        self.snapshots.recover(folder / "staged")
 
     def __enter__(self) -> Self:
         return self

@@ -1,6 +1,7 @@
 """Snapshots of one source: which tables need one, their chunks planned ahead, read in parallel and staged.
 
-The tap admits what is staged here. All that is known is in the ledger: a crash costs the chunks that were being read.
+The tap admits what is staged here. All that is known is in the ledger and in the staged files: a crash costs the chunks
+that were being read, one for each reader.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
 from pyspark.sql import SparkSession
 
 from tailrace.backoff import Backoff
 from tailrace.capture.postgres import PostgresSource
+from tailrace.capture.staging import keep_only, left_behind
 from tailrace.changelog import LogReader
 from tailrace.contracts import ChunkId, Extent, Staged
 from tailrace.control import Store
@@ -60,6 +63,11 @@ class Snapshots:
             self._ledger.request(self._source.id, mode, missing, log_id=log_id, since=0)
         elif mode == "never" and not known and self._source.has_rows():
             self.warnings = [UNREAD]
+
+    def recover(self, folder: Path) -> None:
+        """Take over what was read before a crash, and remove the rest. Before the first step only."""
+        self._ledger.stage(left_behind(folder))
+        keep_only(folder, {each.file for each in self._ledger.staged(self._source.id)})
 
     @property
     def busy(self) -> bool:
@@ -212,6 +220,8 @@ def start_snapshots(spark: SparkSession, tap: TapProcess, layout: Layout, platfo
     folder = layout.staged(source.id).absolute()
     read = ReadInSpark(spark, ReadHere(source, folder))
     snapshots = Snapshots(source, Ledger(Store(layout.store)), read, Backoff(*platform.retry.seconds()))
+
+    snapshots.recover(folder)
 
     def known() -> tuple[str, set[tuple[str, str]]]:
         log = LogReader(layout.log(source.id))

@@ -6,6 +6,7 @@ compared exactly.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -17,8 +18,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import psutil
 import psycopg
 
 from tailrace.testing.waiting import eventually
@@ -29,6 +31,7 @@ TABLES = ("accounts", "entries", "notes")
 BULK_ROWS = 1_000
 BULK_SHARE = 0.01
 DELETE_SHARE = 0.2
+ROLLBACK_SHARE = 0.1
 PACE_S = 0.02
 _COLUMNS = "id bigint PRIMARY KEY, version bigint, amount numeric(12, 2), body text, tags text[], at timestamptz"
 
@@ -178,9 +181,19 @@ class Victim:
             return None
         return int(status["pid"]) if status["state"] == "running" else None
 
-    def kill(self, who: str) -> None:
-        """SIGKILL the `tap`, the `driver` or `both`; a killed driver is waited for."""
+    def worker_pids(self) -> list[int]:
+        """Python processes that run Spark's tasks."""
         assert self.process is not None
+        found = psutil.Process(self.process.pid).children(recursive=True)
+        daemons = {each.pid for each in found if "tailrace.spark.daemon" in " ".join(_command(each))}
+        return [each.pid for each in found if each.pid in daemons and each.ppid() in daemons]
+
+    def kill(self, who: str) -> None:
+        """SIGKILL the `tap`, the `driver`, `both` or Spark's `workers`; a killed driver is waited for."""
+        assert self.process is not None
+        if who == "workers":
+            for pid in self.worker_pids():
+                _kill(pid)
         tap = self.tap_pid()
         if who in ("tap", "both") and tap is not None:
             _kill(tap)
@@ -207,6 +220,12 @@ def _reached(progress: Iterator[int], gate: int) -> bool:
     return next(progress) >= gate
 
 
+def _command(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.cmdline()
+    return []
+
+
 def _kill(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)
@@ -226,3 +245,77 @@ def kill_at_random(victim: Victim, progress: Iterator[int], kills: int, chance: 
         if who != "tap":
             victim.start()
     return done
+
+
+NARROW = "CREATE TABLE {} (id int PRIMARY KEY, big text, v text)"
+WIDE = 'CREATE TABLE {} (a text COLLATE "C", id int, big text, v text, PRIMARY KEY (a, id))'
+BIG = 4000
+"""Long enough to be stored out of line: updates of other columns leave it out."""
+
+
+class Writers:
+    """Random inserts, updates, partial updates, key changes, deletes and, seldom, truncates of two tables, from three
+    threads. A table is there with rows before the first of them starts."""
+
+    KEYS = 150
+    WEIGHTS: ClassVar = {"insert": 30, "update": 30, "big": 10, "move": 10, "delete": 19, "truncate": 0.2}
+
+    def __init__(self, dsn: str, seed: int, rows: int) -> None:
+        self._dsn, self._seed = dsn, seed
+        self.tables = (f"narrow_{seed}", f"wide_{seed}")
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(number,), daemon=True) for number in range(3)]
+        self._fill(rows)
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End after the running transactions."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _fill(self, rows: int) -> None:
+        narrow, wide = self.tables
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            for table, definition in ((narrow, NARROW), (wide, WIDE)):
+                connection.execute(definition.format(table).encode())
+                connection.execute(f"ALTER TABLE {table} ALTER big SET STORAGE EXTERNAL".encode())
+            values = f"n, repeat('s', {BIG}), 'start' FROM generate_series(1, {rows}) n"
+            connection.execute(f"INSERT INTO {narrow} SELECT {values}".encode())
+            connection.execute(f"INSERT INTO {wide} SELECT 'k' || n % 7, {values}".encode())
+
+    def _run(self, number: int) -> None:
+        chance = random.Random(self._seed * 10 + number)
+        with psycopg.connect(self._dsn) as connection:
+            connection.execute("SET lock_timeout = '50ms'")
+            connection.commit()
+            while not self._stop.wait(2 * PACE_S):
+                self._transaction(connection, chance)
+
+    def _transaction(self, connection: psycopg.Connection[Any], chance: random.Random) -> None:
+        failures = (psycopg.errors.LockNotAvailable, psycopg.errors.UniqueViolation, psycopg.errors.DeadlockDetected)
+        try:
+            for _ in range(chance.randrange(1, 4)):
+                connection.execute(*self._statement(chance))
+        except failures:
+            connection.rollback()
+        else:
+            connection.rollback() if chance.random() < ROLLBACK_SHARE else connection.commit()
+
+    def _statement(self, chance: random.Random) -> tuple[bytes, dict[str, Any]]:
+        table = chance.choice(self.tables)
+        key, text = ("'k' || %(n)s %% 7, ", "a = 'k' || %(n)s %% 7") if table.startswith("wide") else ("", "id = %(n)s")
+        [action] = chance.choices(tuple(self.WEIGHTS), tuple(self.WEIGHTS.values()))
+        statement = {
+            "insert": f"INSERT INTO {table} VALUES ({key}%(n)s, %(big)s, %(v)s)",
+            "update": f"UPDATE {table} SET v = %(v)s WHERE {text} AND id %% 5 = %(n)s %% 5",
+            "big": f"UPDATE {table} SET big = %(big)s WHERE id = %(n)s",
+            "move": f"UPDATE {table} SET id = id + {self.KEYS} WHERE id = %(n)s",
+            "delete": f"DELETE FROM {table} WHERE id = %(n)s",
+            "truncate": f"TRUNCATE {table}",
+        }[action]
+        values = {"n": chance.randrange(self.KEYS), "big": chance.choice("abc") * BIG, "v": f"v{chance.random()}"}
+        return statement.encode(), values

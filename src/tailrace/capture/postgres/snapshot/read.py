@@ -88,19 +88,21 @@ def read(source: PostgresSource, chunk: ChunkId, extent: Extent, folder: Path) -
         name = folder / f"{chunk.run}-{chunk.number}-{uuid.uuid4().hex[:8]}.arrow"
         with StagedFile(name) as file:
             _copy(connection, table, extent, _Reader(Rows(ARENA_BYTES), relations, schema, file, reset=extent.whole))
-    return Staged(
-        chunk,
-        str(name),
-        file.rows,
-        file.bytes,
-        lsn_text(since),
-        lsn_text(after),
-        seen,
-        schema,
-        int(time.time() * 1e6),
-        extent.whole,
-        extent.keys,
-    )
+            staged = Staged(
+                chunk,
+                str(name),
+                file.rows,
+                file.bytes,
+                lsn_text(since),
+                lsn_text(after),
+                seen,
+                schema,
+                int(time.time() * 1e6),
+                extent.whole,
+                extent.keys,
+            )
+            file.describe(staged)
+    return staged
 
 
 class _Reader:
