@@ -36,6 +36,8 @@ AHEAD = 64
 OWED_PER_CHUNK = 1000
 UNREAD = "rows that are there already are not captured: add `snapshot: {}` to the source to read them"
 TICK_S = 0.1
+IDLE_TICK_S = 1.0
+"""How soon a request is noticed while no snapshot is under way."""
 
 
 class Snapshots:
@@ -48,6 +50,8 @@ class Snapshots:
         self._not_before = 0.0
         self.warnings: list[str] = []
         self.failure: TailraceError | None = None
+        self.active = True
+        """Whether a run was under way at the last step."""
 
     def begin(self, log_id: str, known: set[tuple[str, str]]) -> None:
         """Request what the configured mode wants of a log; `known`: tables whose schema the log has."""
@@ -77,6 +81,7 @@ class Snapshots:
         """`streaming` is asked after the runs are: one that was requested since then waits."""
         self._collect()
         runs = self._ledger.runs(self._source.id, "active")
+        self.active = bool(runs)
         if time.monotonic() < self._not_before or not streaming():
             return
         for run in runs:
@@ -87,6 +92,8 @@ class Snapshots:
 
     def status(self) -> tuple[SnapshotStatus, ...]:
         """The tables of runs that are under way."""
+        if not self.active:
+            return ()
         return tuple(
             SnapshotStatus(self._source.id, run.id, table.name, table.state, table.rows_admitted, table.estimate)
             for run in self._ledger.runs(self._source.id, "active")
@@ -196,10 +203,13 @@ class SnapshotThread(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self._halt.wait(TICK_S) and self.failure is None:
+            while not self._halt.wait(self._pause()) and self.failure is None:
                 self._step()
         finally:
             self._snapshots.close()
+
+    def _pause(self) -> float:
+        return TICK_S if self._snapshots.active else IDLE_TICK_S
 
     def _step(self) -> None:
         try:
