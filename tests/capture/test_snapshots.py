@@ -356,7 +356,7 @@ def test_a_table_that_is_dropped_meanwhile(db: Database, tmp_path: Path) -> None
 
 def test_tables_the_stream_cannot_tell_are_read(db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is made later, with rows from before it was published, and one whose rows DDL rewrites."""
-    monkeypatch.setattr("tailrace.capture.postgres.stream.LOOK_S", 0.1)
+    monkeypatch.setattr("tailrace.capture.postgres.catalog_watch.LOOK_S", 0.1)
     db.run(ITEMS, "INSERT INTO items SELECT n, 'b', n::text FROM generate_series(1, 30) n")
     with Snapshotting(db, tmp_path) as run:
         run.begin()
