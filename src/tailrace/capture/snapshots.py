@@ -8,7 +8,7 @@ such a change left columns out as unchanged, the row's values are nowhere in the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -28,7 +28,9 @@ from tailrace.schema import TableSchema
 
 BUSY_POLL_S = 0.05
 IDLE_POLL_S = 1.0
-_TRUNCATE, _DELETE = OPS.index("t"), OPS.index("d")
+CLOCK_US = 60_000_000
+"""A line appended this long before a run was requested may still concern it: clocks are set."""
+_CREATE, _TRUNCATE, _DELETE = (OPS.index(op) for op in "ctd")
 _CHANGES = frozenset(OPS.index(op) for op in "cud")
 
 
@@ -78,6 +80,8 @@ class Admissions:
     def __init__(self, ledger: Ledger, source: Snapshotted, log: LogWriter) -> None:
         self._ledger, self._source, self._log = ledger, source, log
         self._index: tuple[int, TransactionIndex] | None = None
+        self._looked: dict[tuple[str, str, str], int] = {}
+        """Lines of the index that were looked through for moved keys, by run and table."""
         self._waiting: list[Staged] = []
         self._active = False
         self._next_poll = 0.0
@@ -153,17 +157,19 @@ class Admissions:
         if any(set(each.rows.column("schema_id").to_pylist()) != {schema.id} for each in found):
             return None
         touched = _touched(found)
-        frames = _Frames(schema.id, f"{staged.chunk.run}.{staged.chunk.number}", settled, staged.at_us)
-        kept: set[str] = set()
+        moved = set() if staged.keys or staged.reset else self._moved(staged, index)
         owed = self._ledger.owed(staged.chunk.run, staged.chunk.schema, staged.chunk.table)
+        frames = _Frames(schema.id, f"{staged.chunk.run}.{staged.chunk.number}", settled, staged.at_us)
+        told: set[str] = set(staged.keys)
         for batch, lanes in read_staged(Path(staged.file)):
             rows, offsets = (batch, lanes) if staged.reset else _without(batch, lanes, touched)
             frames.add(rows, offsets)
-            kept |= owed.intersection(rows.column("key").to_pylist()) if owed else set()
+            told |= (owed | moved).intersection(rows.column("key").to_pylist()) if owed or moved else set()
         if staged.reset:
             for each in found:  # what came meanwhile, once more: the reset takes it away
                 frames.add(*_in_lanes(each))
-        admitted = self._account(staged, touched, kept, owed, frames.count)
+        self._looked[_place(staged)] = index.size
+        admitted = _account(staged, touched.owed(), (moved | owed) & told, moved - told, frames.count)
         return frames.captures(self._log.state().resume or {}, schema, admitted)
 
     def _unseen(self, staged: Staged, index: TransactionIndex) -> list[Found]:
@@ -173,16 +179,29 @@ class Admissions:
 
     def _indexed(self, since: int) -> TransactionIndex:
         if self._index is None or self._index[0] != since:
-            self._index = (since, TransactionIndex(self._log.storage, since))
+            self._index, self._looked = (since, TransactionIndex(self._log.storage, since)), {}
         self._index[1].refresh()
         return self._index[1]
 
-    def _account(self, staged: Staged, touched: Touched, kept: set[str], owed: set[str], rows: int) -> Admitted:
-        fresh = set() if staged.reset else touched.owed()
-        if staged.keys:  # the others were looked at with their own chunks
-            fresh &= set(staged.keys)
-            kept = owed.intersection(staged.keys)
-        return Admitted(staged.chunk, rows, tuple(sorted(fresh)), tuple(sorted(kept - fresh)))
+    def _moved(self, staged: Staged, index: TransactionIndex) -> set[str]:
+        """Keys that rows moved to since the run began, with columns left out: the old key may be gone before its chunk
+        is read, and the new one lie in a chunk that was read before."""
+        tables = self._log.book.ids(staged.chunk.schema, staged.chunk.table)
+        began = self._ledger.run(staged.chunk.run).created_us - CLOCK_US
+        found = index.since(tables, self._looked.get(_place(staged), 0), began)
+        return {key for each in found for key in _moved_keys(each)}
+
+
+def _account(staged: Staged, unseen: set[str], paid: set[str], moved: set[str], rows: int) -> Admitted:
+    """What is owed now: keys that unseen changes left incomplete, and those that rows moved to and nobody has read."""
+    if staged.reset:
+        return Admitted(staged.chunk, rows)
+    fresh = unseen & set(staged.keys) if staged.keys else unseen | moved  # others had chunks of their own
+    return Admitted(staged.chunk, rows, tuple(sorted(fresh)), tuple(sorted(paid - fresh)))
+
+
+def _place(staged: Staged) -> tuple[str, str, str]:
+    return staged.chunk.run, staged.chunk.schema, staged.chunk.table
 
 
 def request_needed(needs: list[tuple[str, str, str]], source: str, ledger: Ledger, log: LogWriter) -> None:
@@ -242,6 +261,13 @@ def _touched(found: list[Found]) -> Touched:
         for op, key, unchanged in zip(*columns, strict=True):
             touched.add(op, key, unchanged)
     return touched
+
+
+def _moved_keys(found: Found) -> Iterator[str]:
+    columns = (found.rows.column(name).to_pylist() for name in ("op", "key", "unchanged"))
+    for op, key, unchanged in zip(*columns, strict=True):
+        if op == _CREATE and unchanged is not None and key is not None:
+            yield key
 
 
 def _without(batch: pa.RecordBatch, lanes: tuple[int, ...], touched: Touched) -> tuple[pa.RecordBatch, tuple[int, ...]]:

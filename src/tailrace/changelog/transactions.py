@@ -67,16 +67,30 @@ class TransactionIndex:
             return
         low, high = np.array(self._low), np.array(self._high)
         for place in np.flatnonzero(may_have(high) | (high - low > _HALF)).tolist():
-            line = self._line(place)
-            if tables.intersection(line.tables):
-                for ref in line.frames:
-                    yield from self._look(ref, tables, wanted)
+            yield from self._in_line(place, tables, wanted)
+
+    @property
+    def size(self) -> int:
+        """Lines it knows, for `since`."""
+        return len(self._low)
+
+    def since(self, tables: frozenset[int], first: int, at_us: int) -> Iterator[Found]:
+        """The rows of `tables` in lines from the `first` known on that were appended at `at_us` or later."""
+        for place in range(first, len(self._low)):
+            if self._at_us[place] >= at_us:
+                yield from self._in_line(place, tables, lambda _: True)
+
+    def _in_line(self, place: int, tables: frozenset[int], wanted: Callable[[int], bool]) -> Iterator[Found]:
+        line = self._line(place)
+        if tables.intersection(line.tables):
+            for ref in line.frames:
+                yield from self._look(ref, tables, wanted)
 
     def _forget(self) -> None:
         self.began = None
         self._files: list[str] = []
         self._file, self._start, self._size = array("q"), array("q"), array("q")
-        self._low, self._high = array("q"), array("q")
+        self._low, self._high, self._at_us = array("q"), array("q"), array("q")
 
     def _enter(self, line: Line) -> None:
         name = self._tail.file or ""
@@ -88,6 +102,7 @@ class TransactionIndex:
         self._size.append(self._tail.offset - self._tail.line_start)
         self._low.append(line.xids[0])
         self._high.append(line.xids[1])
+        self._at_us.append(line.at_us)
 
     def _line(self, place: int) -> Line:
         name = self._files[self._file[place]]

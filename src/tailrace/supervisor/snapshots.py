@@ -133,7 +133,7 @@ class Snapshots:
             self._ledger.drop_table(table)
             return
         filtered = [replace(extent, filter=table.filter) for extent in extents]
-        self._ledger.plan(table, filtered, complete=len(extents) < AHEAD)
+        self._ledger.plan(table, filtered, complete=extents[-1].high is None)
 
     def _collect_debts(self, table: TableRun) -> None:
         """When all ranges are in the log, read once more what they left owing."""

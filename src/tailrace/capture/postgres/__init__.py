@@ -242,7 +242,7 @@ class PostgresSource(Model):
         return [f"{one.message}: {one.hint}" for one in found]
 
     def plan_chunks(self, schema: str, table: str, after: Extent | None, size: int, count: int) -> list[Extent]:
-        """The next chunks of a table; fewer than `count` where they are the last."""
+        """The next chunks of a table, about `count`; one without an end is the last."""
         from tailrace.capture.postgres.snapshot.plan import plan
         from tailrace.capture.postgres.snapshot.read import opened
 

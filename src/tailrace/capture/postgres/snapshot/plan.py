@@ -51,14 +51,15 @@ def any_rows(source: PostgresSource) -> bool:
 def plan(
     connection: psycopg.Connection[TupleRow], table: Described, after: Extent | None, size: int, count: int
 ) -> list[Extent]:
-    """Up to `count` ranges of `size` rows after `after`. Fewer than `count` means that the end is reached: rows with
-    greater keys are newer than the plan, and the stream has them."""
+    """Up to `count` ranges of `size` rows after `after`; a range without an end is the last. It has few rows, those
+    with keys above what this look at the table could see: a row may be there and in the log already."""
     if not table.key:
-        return [] if after is not None else [Extent(whole=True)]
+        return [Extent(whole=True)]
     low = after.high if after is not None else None
     found = connection.execute(_boundaries(table, low, size, count)).fetchall()
     highs = [tuple(str(value) for value in row) for row in found]
-    return [Extent(low=before, high=high) for before, high in zip([low, *highs], highs, strict=False)]
+    extents = [Extent(low=before, high=high) for before, high in zip([low, *highs], highs, strict=False)]
+    return extents if len(extents) == count else [*extents, Extent(low=highs[-1] if highs else low)]
 
 
 def explain(connection: psycopg.Connection[TupleRow], table: Described, condition: str) -> None:
