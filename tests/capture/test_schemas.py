@@ -29,14 +29,16 @@ def _registered(folder: Path, source: str) -> tuple[SchemaVersion, ...]:
         return SchemaRegistry(store).versions(source)
 
 
-def _alter(db: Database) -> None:
-    db.run(
-        "INSERT INTO t VALUES (1, 'x')",
-        "ALTER TABLE t ADD v int DEFAULT 5",
-        "INSERT INTO t VALUES (2, 'x', 2)",
-        "ALTER TABLE t RENAME a TO b",
-        "INSERT INTO t VALUES (3, 'x', 3)",
-    )
+def _alter(db: Database, tap: TapProcess | None = None) -> None:
+    """A column more, then another name; each seen by the tap before the next, where it runs."""
+    for statement, row in (
+        (None, "1, 'x'"),
+        ("ALTER TABLE t ADD v int DEFAULT 5", "2, 'x', 2"),
+        ("ALTER TABLE t RENAME a TO b", "3, 'x', 3"),
+    ):
+        db.run(*([statement] if statement else []), f"INSERT INTO t VALUES ({row})")
+        if tap is not None:
+            tap.changes()
 
 
 def _brief(rows: list[Change]) -> list[Any]:
@@ -49,7 +51,7 @@ def test_versions_are_registered_with_their_place(database: Fresh, tap: Start, t
     db.run("CREATE TABLE t (id int PRIMARY KEY, a text)")
     running = tap(db)
     running.until("running")
-    _alter(db)
+    _alter(db, running)
     rows = running.changes()
     eventually(lambda: len(_registered(tmp_path, db.name)) == 3)
     found = _registered(tmp_path, db.name)
@@ -138,7 +140,7 @@ def test_the_command_line(db: Database, tap: Start, tmp_path: Path) -> None:
     running.path = tmp_path / "data" / "logs" / db.name
     running.until("running")
     db.run("INSERT INTO u VALUES (1)")
-    _alter(db)
+    _alter(db, running)
     running.changes()
     here = ("--data-dir", tmp_path / "data")
 

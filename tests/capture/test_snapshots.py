@@ -152,6 +152,21 @@ def test_a_key_that_moves_after_it_was_read(db: Database, tmp_path: Path) -> Non
     assert same(found, db)
 
 
+def test_a_row_that_moves_from_an_unread_chunk_into_one_that_was_read(db: Database, tmp_path: Path) -> None:
+    """Neither read has it: the first came too early, the second too late. And the stream left its large value out."""
+    db.run(ITEMS, EXTERNAL, f"INSERT INTO items SELECT n, '{BIG}', 'old' FROM generate_series(1, 20) n")
+    with Snapshotting(db, tmp_path) as run:
+        [table] = run.ledger.tables(run.request("items"))
+        run.ledger.plan(table, [Extent(high=("10",)), Extent(low=("10",))], complete=True)
+        [(first, low), (second, high)] = run.ledger.chunks(table.run, "planned")
+        run.ledger.stage([run.source.read_chunk(first, low, tmp_path)])
+        eventually(lambda: run.ledger.count(table.run, "admitted") == 1)
+        db.run("UPDATE items SET id = 0 WHERE id = 15")
+        run.ledger.stage([run.source.read_chunk(second, high, tmp_path)])
+        found = run.finish()
+    assert same(found, db)
+
+
 def test_a_truncate_after_the_read(db: Database, tmp_path: Path) -> None:
     db.run(ITEMS, "INSERT INTO items SELECT n, 'b', 'old' FROM generate_series(1, 30) n")
     with Snapshotting(db, tmp_path) as run:

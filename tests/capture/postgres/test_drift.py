@@ -204,7 +204,7 @@ def test_a_change_is_found_before_any_row(database: Fresh, capturing: Start, loo
     db = database(major)
     db.run("CREATE TABLE t (id int PRIMARY KEY, a text)")
     run = _started(capturing, db)
-    db.run("ALTER TABLE t RENAME a TO b", "ALTER TABLE t ADD c int DEFAULT 7")
+    db.run("ALTER TABLE t RENAME a TO b; ALTER TABLE t ADD c int DEFAULT 7")  # one transaction: one look sees both
     rows = _waiting(run, 1)
     assert [step for steps in _steps(rows) for step in steps] == [
         {"kind": "rename", "from": "a", "to": "b"},

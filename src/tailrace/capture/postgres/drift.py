@@ -240,7 +240,7 @@ def _sighting(
     parts: list[tuple[int, int, str, bool]] | None,
 ) -> Sighting:
     listed = tuple(
-        RelationColumn(name, kind, modifier, identity == "f" or number in (key or ()))
+        RelationColumn(name, kind, modifier, identity == "f" or number in (key or ()), number)
         for number, name, kind, modifier, _ in columns or ()
     )
     relation = Relation(oid, schema, table, identity, listed)

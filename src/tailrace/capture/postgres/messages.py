@@ -19,10 +19,13 @@ class Keepalive:
 
 @dataclass(frozen=True)
 class RelationColumn:
+    """A column of a relation; `number` is the catalog's, which the stream does not tell."""
+
     name: str
     type_oid: int
     type_modifier: int
     identity: bool
+    number: int = 0
 
 
 @dataclass(frozen=True)

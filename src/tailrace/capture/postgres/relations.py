@@ -187,7 +187,10 @@ class Relations:
 
 
 def numbered(schema: TableSchema, relation: Relation, attributes: tuple[Attribute, ...]) -> TableSchema | None:
-    """`schema` with its columns' numbers, if the catalog still has the table exactly as the stream described it."""
+    """`schema` with its columns' numbers, if the catalog still has the table exactly as it was described."""
+    if all(column.number for column in relation.columns):
+        told = (replace(c, number=r.number) for c, r in zip(schema.columns, relation.columns, strict=True))
+        return replace(schema, columns=tuple(told))
     announced = {column.name for column in relation.columns}
     there = [each for each in attributes if each.name in announced or not (each.generated or each.listed)]
     if [(a.name, a.type_oid, a.type_modifier) for a in there] != [
