@@ -41,7 +41,7 @@ def test_two_hundred_tables(system: Callable[..., System]) -> None:
             connection.execute(f"DELETE FROM {table} WHERE id = {key - 1}".encode())
     assert pipeline.victim.terminate(120) == 0
     pipeline.catch_up(600)
-    assert sum(pipeline.compare_digests(table) for table in tables) > 400 * len(tables)
+    assert sum(pipeline.compare_digests(table) for table in tables) > 100 * len(tables)
 
 
 def test_a_huge_transaction_during_a_snapshot(system: Callable[..., System]) -> None:

@@ -68,7 +68,7 @@ def read_staged(path: Path) -> Iterator[tuple[pa.RecordBatch, tuple[int, ...]]]:
 
 def left_behind(folder: Path) -> Iterator[Staged]:
     """What the whole files in `folder` are."""
-    for path in sorted(folder.glob("*.arrow")):
+    for path in sorted(folder.glob("[!.]*.arrow")):
         for _, metadata in _batches(path):
             if _STAGED in metadata:
                 yield Staged.from_dict(json.loads(metadata[_STAGED]))

@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-import psutil
 import psycopg
 
 from tailrace.testing.waiting import eventually
@@ -182,11 +181,16 @@ class Victim:
         return int(status["pid"]) if status["state"] == "running" else None
 
     def worker_pids(self) -> list[int]:
-        """Python processes that run Spark's tasks."""
+        """Python processes that run Spark's tasks: the children of the process that forks them."""
+        import psutil
+
         assert self.process is not None
         found = psutil.Process(self.process.pid).children(recursive=True)
-        daemons = {each.pid for each in found if "tailrace.spark.daemon" in " ".join(_command(each))}
-        return [each.pid for each in found if each.pid in daemons and each.ppid() in daemons]
+        daemons: set[int] = set()
+        for each in found:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                daemons |= {each.pid} if "tailrace.spark.daemon" in each.cmdline() else set()
+        return [each.pid for each in found if {each.pid, each.ppid()} <= daemons]
 
     def kill(self, who: str) -> None:
         """SIGKILL the `tap`, the `driver`, `both` or Spark's `workers`; a killed driver is waited for."""
@@ -218,12 +222,6 @@ class Victim:
 
 def _reached(progress: Iterator[int], gate: int) -> bool:
     return next(progress) >= gate
-
-
-def _command(process: psutil.Process) -> list[str]:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return process.cmdline()
-    return []
 
 
 def _kill(pid: int) -> None:

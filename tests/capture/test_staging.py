@@ -1,0 +1,35 @@
+"""Staged files after a crash: whole ones say what they are, drafts go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tailrace.capture.staging import StagedFile, keep_only, left_behind, read_staged
+from tailrace.contracts import ChunkId, Staged
+from tailrace.schema import TableSchema
+
+
+def staged(path: Path, schema: TableSchema) -> Staged:
+    return Staged(
+        ChunkId("run", "public", "t", 3), str(path), 0, 0, "0/1", "0/2", "1:2:", schema, 7, False, ('{"a":1}',)
+    )
+
+
+def test_what_a_crash_leaves_behind(tmp_path: Path) -> None:
+    schema = TableSchema(1, "db", "public", "t", (), ())
+    whole = staged(tmp_path / "whole.arrow", schema)
+    with StagedFile(tmp_path / "whole.arrow") as file:
+        file.describe(whole)
+    (tmp_path / ".draft.arrow").touch()
+    assert list(left_behind(tmp_path)) == [whole]
+    assert list(read_staged(tmp_path / "whole.arrow")) == []
+    keep_only(tmp_path, {whole.file})
+    assert [path.name for path in tmp_path.iterdir()] == ["whole.arrow"]
+
+
+def test_a_read_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError), StagedFile(tmp_path / "half.arrow"):
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
