@@ -22,6 +22,10 @@ class CatalogWatch:
         self._seen: Observation | None = None
         self._next = 0.0
 
+    @property
+    def warnings(self) -> list[str]:
+        return self._drift.warnings
+
     def observe(self) -> Observation | None:
         """What was seen and not taken in yet; looks, when it is time."""
         if self._seen is None and time.monotonic() >= self._next:

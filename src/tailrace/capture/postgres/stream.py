@@ -335,7 +335,7 @@ class PostgresStream:
         """Seldom: how the slot fares. Raises when it is lost."""
         if self._slot_watch.due():
             self._slot_watch.look(messages.lsn_number(self.settled()), self._last_arrival)
-            self.warnings = self._table_warnings + self._slot_watch.warnings
+            self.warnings = self._table_warnings + self._slot_watch.warnings + self._catalog_watch.warnings
 
     def _hear(self, pulse: messages.Keepalive) -> None:
         self.vitals.received_lsn = max(self.vitals.received_lsn, pulse.wal_end)
