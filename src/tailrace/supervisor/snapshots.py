@@ -221,6 +221,9 @@ class SnapshotThread(threading.Thread):
         except TailraceError as error:
             if decide(error) is Action.STOP:
                 self.failure = error
+        except Exception as error:  # nobody waits for a thread that ended without a word
+            text = f"{type(error).__name__}: {error}"
+            self.failure = SourceError("snapshot.crashed", text, hint="start again; if it comes back, please report it")
         self.failure = self.failure or self._snapshots.failure
 
 
