@@ -93,7 +93,7 @@ def test_a_snapshot_that_was_under_way_does_not_bring_old_rows_back(db: Database
         run.admitting = False
         run.begin()
         [active] = run.ledger.runs(db.name, "active")
-        run.work(until=lambda: run.ledger.count(active.id, "staged") == 4)
+        run.work(until=lambda: run.ledger.count(active.id, "staged") == 5)
     db.drop_slots()
     db.run(*UNSEEN)
     config = config_of(db)
@@ -128,7 +128,7 @@ def test_nothing_is_planned_before_a_stream_runs(db: Database, tmp_path: Path) -
     eventually(lambda: len(looks) > 3)
     assert planner.ledger.count(run, "planned") == 0
     streams.set()
-    eventually(lambda: planner.ledger.count(run, "staged") == 4)
+    eventually(lambda: planner.ledger.count(run, "staged") == 5)
     thread.stop()
     thread.join()
 
