@@ -51,7 +51,7 @@ spec:
             victim.kill("both")
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_ten_kills(place: tuple[PostgresServer, crash.Victim], kafka: KafkaBroker, tmp_path: Path) -> None:
     run_seed(seeds()[0], KILLS, *place, kafka, tmp_path)
 
