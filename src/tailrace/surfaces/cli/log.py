@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tailrace.surfaces.cli.output import Json, guard, say, say_json
+from tailrace.surfaces.cli.place import DataDir, PlatformConfig, data_dir_of, moment
 
 if TYPE_CHECKING:
     from tailrace.supervisor.inspect import LogSummary
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 log = typer.Typer(help="Inspect change logs, also while they are written.", no_args_is_help=True)
 
 Which = Annotated[str, typer.Argument(help="A source's id, or the log's directory.", metavar="SOURCE|PATH")]
-PlatformConfig = Annotated[Path | None, typer.Option(help="The platform document that names the data directory.")]
-DataDir = Annotated[Path | None, typer.Option(help="The data directory, instead of the platform's.")]
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNIT = 1024
 
 
@@ -49,7 +45,7 @@ def segments(
         say_json({"ok": True, "segments": [asdict(segment) for segment in summary.segments]})
         return
     for one in summary.segments:
-        times = f"{_time(one.oldest_us)} to {_time(one.newest_us)}"
+        times = f"{moment(one.oldest_us)} to {moment(one.newest_us)}"
         say(f"{one.name}  offsets {one.start} to {one.end}  {one.rows:,} rows  {_size(one.bytes)}  {times}")
 
 
@@ -78,7 +74,7 @@ def read(
         for change in changes:
             image = change["after"] or change["before"] or change["key"] or ""
             table = f"{change['schema']}.{change['table']}"
-            say(f"{change['seq']}  {_time(change['ts_us'])}  {change['op']}  {table}  {image}".rstrip())
+            say(f"{change['seq']}  {moment(change['ts_us'])}  {change['op']}  {table}  {image}".rstrip())
 
 
 @log.command()
@@ -107,10 +103,9 @@ def forget(
 
 
 def _find(which: str, platform_config: Path | None, data_dir: Path | None) -> Path:
-    from tailrace.spec import load_platform
     from tailrace.supervisor.inspect import find_log
 
-    return find_log(which, data_dir or load_platform(platform_config).data_dir)
+    return find_log(which, data_dir_of(platform_config, data_dir))
 
 
 def _summary(which: str, platform_config: Path | None, data_dir: Path | None) -> LogSummary:
@@ -135,10 +130,6 @@ def _lines(summary: LogSummary) -> Iterator[str]:
     for one in summary.subscribers:
         need = "required" if one.required else "optional"
         yield f"{'subscriber':12}{one.name}: offset {one.offset}, {one.lag_rows:,} rows behind, {need}"
-
-
-def _time(us: int) -> str:
-    return (_EPOCH + timedelta(microseconds=us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _size(count: float) -> str:

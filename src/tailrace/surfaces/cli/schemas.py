@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tailrace.surfaces.cli.output import Json, guard, say, say_json
+from tailrace.surfaces.cli.place import DataDir, PlatformConfig, data_dir_of, moment
 
 if TYPE_CHECKING:
     from tailrace.control.schemas import SchemaVersion
@@ -18,10 +17,6 @@ schemas = typer.Typer(help="Show the versions of captured tables.", no_args_is_h
 
 Source = Annotated[str, typer.Argument(help="A source's id.", metavar="SOURCE")]
 Table = Annotated[str, typer.Argument(help="`schema.table`, or the table's name where it is the only one.")]
-PlatformConfig = Annotated[Path | None, typer.Option(help="The platform document that names the data directory.")]
-DataDir = Annotated[Path | None, typer.Option(help="The data directory, instead of the platform's.")]
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @schemas.command("list")
@@ -35,7 +30,7 @@ def list_(
     with guard(as_json):
         from tailrace.supervisor import schemas as service
 
-        found = service.tables(_data_dir(platform_config, data_dir), source)
+        found = service.tables(data_dir_of(platform_config, data_dir), source)
     if as_json:
         say_json({"ok": True, "tables": [_summary(table) for table in found]})
         return
@@ -59,7 +54,7 @@ def show(
     with guard(as_json):
         from tailrace.supervisor import schemas as service
 
-        found = service.table(_data_dir(platform_config, data_dir), source, table)
+        found = service.table(data_dir_of(platform_config, data_dir), source, table)
         version = service.version(found, number)
     if as_json:
         say_json({"ok": True, "source": source, "table": found.name, **_plain(version)})
@@ -82,7 +77,7 @@ def versions(
     with guard(as_json):
         from tailrace.supervisor import schemas as service
 
-        found = service.table(_data_dir(platform_config, data_dir), source, table)
+        found = service.table(data_dir_of(platform_config, data_dir), source, table)
         pairs = zip((None, *found.versions), found.versions, strict=False)
         listed = [(each, service.steps(before, each) if before else []) for before, each in pairs]
     if as_json:
@@ -107,7 +102,7 @@ def diff(
     with guard(as_json):
         from tailrace.supervisor import schemas as service
 
-        found = service.table(_data_dir(platform_config, data_dir), source, table)
+        found = service.table(data_dir_of(platform_config, data_dir), source, table)
         old, new = service.diff(found, before, after)
         steps = service.steps(old, new)
     if as_json:
@@ -117,12 +112,6 @@ def diff(
     say(f"{found.name}  version {old.schema.id} to {new.schema.id}")
     for step in steps or [{"kind": "nothing"}]:
         say(f"  {_line(step)}")
-
-
-def _data_dir(platform_config: Path | None, data_dir: Path | None) -> Path:
-    from tailrace.spec import load_platform
-
-    return data_dir or load_platform(platform_config).data_dir
 
 
 def _summary(table: TableVersions) -> dict[str, Any]:
@@ -140,12 +129,12 @@ def _plain(version: SchemaVersion) -> dict[str, Any]:
         "fingerprint": version.fingerprint,
         "position": version.position,
         "log_offset": version.log_offset,
-        "at": _time(version.at_us),
+        "at": moment(version.at_us) if version.at_us else None,
     }
 
 
 def _where(version: SchemaVersion) -> str:
-    since = _time(version.at_us) or "before what the log retains"
+    since = moment(version.at_us) if version.at_us else "before what the log retains"
     return f"version {version.schema.id}  position {version.position}  offset {version.log_offset}  {since}"
 
 
@@ -154,7 +143,3 @@ def _line(step: dict[str, Any]) -> str:
     kind, *values = [", ".join(value) if isinstance(value, list) else str(value) for value in step.values()]
     moved = "to" in step
     return " ".join([kind, *values[:-1], "to", values[-1]] if moved else [kind, *values])
-
-
-def _time(us: int) -> str | None:
-    return (_EPOCH + timedelta(microseconds=us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ") if us else None

@@ -1,0 +1,26 @@
+"""Where the commands that look into a data directory find it, and how they write moments."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+PlatformConfig = Annotated[Path | None, typer.Option(help="The platform document that names the data directory.")]
+DataDir = Annotated[Path | None, typer.Option(help="The data directory, instead of the platform's.")]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def data_dir_of(platform_config: Path | None, data_dir: Path | None) -> Path:
+    """The directory that these two options name."""
+    from tailrace.spec import load_platform
+
+    return data_dir or load_platform(platform_config).data_dir
+
+
+def moment(us: int) -> str:
+    """Microseconds since 1970 as ISO 8601 in UTC."""
+    return (_EPOCH + timedelta(microseconds=us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
