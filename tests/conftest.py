@@ -29,9 +29,13 @@ os.environ["PYTHONPATH"] = os.pathsep.join([ROOT, *filter(None, [os.environ.get(
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one Spark session of this process. Compiling less makes it quick to start, which is what tests need."""
+    from tailrace.sinks.delta import DeltaSink
+    from tailrace.sinks.iceberg import IcebergSink
+    from tailrace.spark.libraries import settings_for
     from tailrace.spark.session import open_session
 
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    lake = [DeltaSink(id="delta", path="."), IcebergSink(id="iceberg", warehouse=".", catalog_uri="sqlite:///x")]
+    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", **settings_for(lake)}
     session = open_session(tmp_path_factory.mktemp("spark") / "spark.log", master="local[2]", conf=quick)
     yield session
     session.stop()

@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter
 from tailrace import registry
 from tailrace.config import Dsn, Model, NativeEnvelope, Template
 from tailrace.config.problems import DocumentError, Problem
-from tailrace.contracts import Delivery, Sink, Span, Writer
+from tailrace.contracts import Delivery, RecordSink, Span, Writer
 from tailrace.errors import ConfigError, SetupError
 from tailrace.registry import SINKS, SOURCES
 from tailrace.spec import Pipeline, Platform, json_schema, later, load_pipelines, load_platform
@@ -35,7 +35,7 @@ class PipeWriter:
         return str(sum(batch.num_rows for batch in batches))
 
 
-class PipeSink(Sink):
+class PipeSink(RecordSink):
     """A sink that exists only here; a repeat is counted twice."""
 
     topic: Annotated[Template, Field(description="Where to.", examples=["shop.${source.table}"])]

@@ -193,13 +193,53 @@ class Writer(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Gather:
+    """A batch is cut when its oldest change has waited for so long, or when so much is there (0: no such bound)."""
+
+    seconds: float
+    bytes: int = 0
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class Jar:
+    """A library of the JVM that Spark must have, by its Maven coordinates; with all it needs, if `transitive`."""
+
+    group: str
+    artifact: str
+    version: str
+    transitive: bool = False
+
+
+EXTENSIONS = "spark.sql.extensions"
+
+
 class Sink(Model, ABC):
-    """Where records go. A subclass is one file in `sinks/`; its docstring says how it absorbs a repeat (Law 4)."""
+    """Where changes go: as records (`RecordSink`) or into tables (`sinks.tables.TableSink`). A subclass is one file in
+    `sinks/`; its docstring says how it absorbs a repeat (Law 4)."""
 
     id: Annotated[str, Field(description="Unique name of the sink in its pipeline.", pattern=r"^[A-Za-z0-9._-]+$")]
     required: Annotated[bool, Field(description="A required sink's unread changes are never dropped from the log.")] = (
         True
     )
+
+    def gather(self) -> Gather | None:
+        """What to wait for before a batch is cut, for sinks that prefer few large commits."""
+        return None
+
+    def jars(self) -> tuple[Jar, ...]:
+        """What Spark's JVM needs for it; fetched on first use."""
+        return ()
+
+    def spark_settings(self) -> Mapping[str, str]:
+        """What Spark's session must be started with. `spark.sql.extensions` of several sinks are joined."""
+        return {}
+
+
+class RecordSink(Sink):
+    """Gets each change as a record, in Spark tasks."""
+
     envelope: Annotated[Envelope, Field(description="Shape of each record.")] = NativeEnvelope()
 
     def columns(self) -> tuple[str, ...]:
@@ -213,10 +253,6 @@ class Sink(Model, ABC):
     def wants_value(self) -> bool:
         """Whether the writer needs `value`, the rendered envelope."""
         return True
-
-    def gather(self) -> tuple[float, int] | None:
-        """(seconds, bytes) to collect before a batch is cut, for sinks that prefer few large commits."""
-        return None
 
     def prepare(self, delivery: Delivery) -> None:
         """Once on the driver, before the first batch: check reachability, create what is missing, finish an

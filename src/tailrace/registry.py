@@ -75,16 +75,16 @@ SINKS = Shelf(
     "tailrace.sinks",
     {
         "console": "tailrace.sinks.console:ConsoleSink",
+        "delta": "tailrace.sinks.delta:DeltaSink",
         "file": "tailrace.sinks.file:FileSink",
+        "iceberg": "tailrace.sinks.iceberg:IcebergSink",
         "kafka": "tailrace.sinks.kafka:KafkaSink",
     },
     frozenset(
         {
             "clickhouse",
-            "delta",
             "elasticsearch",
             "http",
-            "iceberg",
             "kinesis",
             "nats",
             "opensearch",

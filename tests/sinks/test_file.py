@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailrace.config import DebeziumEnvelope
-from tailrace.contracts import Span
+from tailrace.contracts import Gather, Span
 from tailrace.errors import SinkError
 from tailrace.sinks.file import FileSink
 from tailrace.sinks.file.layout import table_directory
@@ -102,9 +102,9 @@ def test_a_full_file_is_followed_by_a_part(tmp_path: Path) -> None:
 
 
 def test_rolling_is_what_the_query_gathers(tmp_path: Path) -> None:
-    assert FileSink(id="files", path=tmp_path).gather() == (5.0, 64_000_000)
+    assert FileSink(id="files", path=tmp_path).gather() == Gather(5.0, 64_000_000)
     document = {"id": "files", "path": str(tmp_path), "roll": {"every": "1m", "bytes": "1MiB"}}
-    assert FileSink.from_document(document).gather() == (60.0, 1_048_576)
+    assert FileSink.from_document(document).gather() == Gather(60.0, 1_048_576)
 
 
 def test_text_is_written_as_it_is(sink: FileSink) -> None:

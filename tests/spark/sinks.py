@@ -12,11 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from tailrace.contracts import Delivery, Sink, Span, Writer
+from tailrace.contracts import Delivery, Gather, RecordSink, Span, Writer
 from tailrace.errors import SinkError
 
 
-class LinesSink(Sink):
+class LinesSink(RecordSink):
     """Appends; a repeat is a repeat. With `marks` it keeps a mark, written in `commit`."""
 
     directory: str
@@ -27,8 +27,8 @@ class LinesSink(Sink):
     def columns(self) -> tuple[str, ...]:
         return ("seq", "key", "op", "after", "tx_id")
 
-    def gather(self) -> tuple[float, int] | None:
-        return (self.gather_s, 1 << 30) if self.gather_s else None
+    def gather(self) -> Gather | None:
+        return Gather(self.gather_s, 1 << 30) if self.gather_s else None
 
     def prepare(self, delivery: Delivery) -> None:
         Path(self.directory).mkdir(parents=True, exist_ok=True)

@@ -11,12 +11,12 @@ from typing import Annotated, Literal
 import pyarrow as pa
 from pydantic import Field
 
-from tailrace.contracts import Delivery, Sink, Span
+from tailrace.contracts import Delivery, RecordSink, Span
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class ConsoleSink(Sink):
+class ConsoleSink(RecordSink):
     """Prints one line per change, in the order of the log.
 
     A repeat is printed again: the console keeps no mark, so delivery is at least once. Of a large batch only

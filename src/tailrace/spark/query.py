@@ -21,14 +21,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace.change import EVENT_ID_SQL
 from tailrace.changelog import Limits, LogReader, Subscribers
-from tailrace.contracts import Delivery, Sink, Span
+from tailrace.contracts import Delivery, Gather, RecordSink, Sink, Span
 from tailrace.errors import LogError, SparkError, TailraceError
 from tailrace.render.envelopes import value_column
 from tailrace.render.templates import route_column
+from tailrace.sinks.tables import Keeper, TableSink
 from tailrace.spark.checkpoint import Checkpoint
 from tailrace.spark.control import Control, Orders, replace_file
 from tailrace.spark.passage import find, unpack
 from tailrace.spark.source import Options, own_source, replaced
+from tailrace.spark.tables import SparkLog
 from tailrace.spark.task import COUNTED, OUTCOME_DDL, Count, WriteTask, nobody_writes
 from tailrace.spec import Batch, Sharding
 
@@ -72,20 +74,30 @@ def start_query(
     starting point is gone, and what `sink.prepare` raises.
     """
     state_dir.mkdir(parents=True, exist_ok=True)
-    sink.prepare(delivery)
     flow = Flow(batch or Batch(), sharding or Sharding())
+    columns = _columns(sink, delivery, connector)
+    name = f"{delivery.pipeline}/{sink.id}"
+    keeper: Keeper | None = None
+    if isinstance(sink, TableSink):
+        log = SparkLog(spark, log_path, columns, flow.limits, name)
+        keeper = sink.keeper(spark, delivery, log, state_dir)
+        keeper.settle()
+    else:
+        _records(sink).prepare(delivery)
     checkpoint = Checkpoint(state_dir / "checkpoint")
     checkpoint.cut_torn_tail()
-    start, initial = _starting_point(log_path, sink, delivery, checkpoint, state_dir)
+    mark = keeper.mark() if keeper is not None else None
+    start, initial = _starting_point(log_path, sink, delivery, checkpoint, state_dir, mark)
     query = Query(
         sink,
         delivery,
         log_path=log_path,
         state_dir=state_dir,
         flow=flow,
-        columns=_columns(sink, delivery, connector),
+        columns=columns,
         initial=initial,
         start=start,
+        keeper=keeper,
     )
     Subscribers(log_path).report(query.name, query.progress().offset, required=sink.required)
     query.launch(spark)
@@ -118,8 +130,10 @@ class Query:
         columns: dict[str, Column],
         initial: int,
         start: int,
+        keeper: Keeper | None,
     ) -> None:
         self.name = f"{delivery.pipeline}/{sink.id}"
+        self._keeper = keeper
         self._sink, self._delivery, self._flow = sink, delivery, flow
         self._columns = columns
         self._lock = threading.Lock()
@@ -151,6 +165,10 @@ class Query:
         with self._lock:
             tables = {name: replace(count) for name, count in self._progress.tables.items()}
             return replace(self._progress, tables=tables)
+
+    def warnings(self) -> tuple[str, ...]:
+        """What the sink wants somebody to know."""
+        return self._keeper.warnings() if self._keeper is not None else ()
 
     def is_active(self) -> bool:
         """Whether it still runs. A query that ended has an `error()`, unless it was drained."""
@@ -195,8 +213,7 @@ class Query:
 
     def _options(self) -> Options:
         limits = self._flow.limits
-        gather = self._sink.gather()
-        linger_s, linger_bytes = gather or ((self._flow.batch.max_ms or 0) / 1000, 0)
+        gather = self._sink.gather() or Gather((self._flow.batch.max_ms or 0) / 1000)
         return Options(
             path=str(self._log.storage.root),
             tasks=self._tasks,
@@ -206,8 +223,9 @@ class Query:
             state=str(self._state),
             subscriber=self.name,
             required=self._sink.required,
-            linger_ms=int(linger_s * 1000),
-            linger_bytes=linger_bytes,
+            linger_ms=int(gather.seconds * 1000),
+            linger_bytes=gather.bytes,
+            linger_rows=gather.rows,
             max_events=limits.max_events,
             max_bytes=limits.max_bytes,
             respect_source_tx=limits.respect_source_tx,
@@ -223,20 +241,26 @@ class Query:
             raise
 
     def _deliver(self, frame: DataFrame, span: Span) -> None:
-        mark = self._sink.mark(self._delivery, span.log_id)
+        if self._keeper is not None:
+            kept = self._keeper.keep(frame, span)
+            self._note(span, {number: Count(each.rows, 0, each.last_us) for number, each in kept.items()})
+            return
+        sink = _records(self._sink)
+        mark = sink.mark(self._delivery, span.log_id)
         counts: dict[int, Count] = {}
         if mark < span.end:
             _wait_for(lambda: nobody_writes(self._writing))
             rows = frame.filter(F.col("seq") >= mark) if mark > span.start else frame
             receipts, counts = self._write(rows, span)
-            self._sink.commit(self._delivery, span, receipts)
+            sink.commit(self._delivery, span, receipts)
         self._note(span, counts)
 
     def _write(self, frame: DataFrame, span: Span) -> tuple[list[str], dict[int, Count]]:
         if self._flow.sharding.key is not None:
             frame = self._by_value(frame, span, self._flow.sharding.key)
-        given = tuple(name for name in self._columns if name not in COUNTED or name in self._sink.columns())
-        task = WriteTask(self._sink, self._delivery, span, given, self._writing)
+        sink = _records(self._sink)
+        given = tuple(name for name in self._columns if name not in COUNTED or name in sink.columns())
+        task = WriteTask(sink, self._delivery, span, given, self._writing)
         outcomes = frame.mapInArrow(task, OUTCOME_DDL).collect()
         for outcome in outcomes:
             if outcome.error:
@@ -281,9 +305,9 @@ class Query:
 
 
 def _starting_point(
-    log_path: Path, sink: Sink, delivery: Delivery, checkpoint: Checkpoint, state_dir: Path
+    log_path: Path, sink: Sink, delivery: Delivery, checkpoint: Checkpoint, state_dir: Path, kept: int | None
 ) -> tuple[int, int]:
-    """(where the next batch begins, where batch 0 began)."""
+    """(where the next batch begins, where batch 0 began). `kept`: a table sink's mark."""
     log = LogReader(log_path)
     remembered = state_dir / "initial.json"
     newest = checkpoint.newest()
@@ -291,7 +315,7 @@ def _starting_point(
         if newest.log != log.log_id:
             raise replaced(str(log_path))
         return newest.offset, int(json.loads(remembered.read_text())["offset"])
-    mark = sink.mark(delivery, log.log_id)
+    mark = _records(sink).mark(delivery, log.log_id) if kept is None else kept
     if 0 < mark < log.earliest:
         raise _expired(mark, log.earliest, sink.id)
     initial = max(mark, log.earliest)
@@ -302,13 +326,23 @@ def _starting_point(
 
 def _columns(sink: Sink, delivery: Delivery, connector: str) -> dict[str, Column]:
     """What tasks are given, by name. Built once: each expression costs many calls into the JVM."""
-    columns = {name: F.col(name) for name in dict.fromkeys((*sink.columns(), *COUNTED)) if name != "event_id"}
-    if "event_id" in sink.columns():
+    wanted = sink.columns() if isinstance(sink, TableSink) else _records(sink).columns()
+    columns = {name: F.col(name) for name in dict.fromkeys((*wanted, *COUNTED)) if name != "event_id"}
+    if "event_id" in wanted:
         columns["event_id"] = F.expr(EVENT_ID_SQL)
+    if isinstance(sink, TableSink):
+        return {name: column.alias(name) for name, column in columns.items()}
+    sink = _records(sink)
     if sink.wants_value():
         columns["value"] = value_column(sink.envelope, delivery, connector)
     columns |= {name: route_column(template, delivery, connector) for name, template in sink.routes().items()}
     return {name: column.alias(name) for name, column in columns.items()}
+
+
+def _records(sink: Sink) -> RecordSink:
+    if not isinstance(sink, RecordSink):
+        raise TypeError(f"{type(sink).__name__} is neither a RecordSink nor a TableSink")
+    return sink
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:

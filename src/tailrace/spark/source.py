@@ -42,6 +42,8 @@ class Options:
     tasks: int = 1
     start: int | None = None
     """Where reading begins: for a stream, the end of the newest batch of its checkpoint."""
+    end: int | None = None
+    """Where a fixed range ends; absent: where the log does."""
     initial: int | None = None
     """Where the stream's first batch began."""
     log: str = ""
@@ -53,7 +55,9 @@ class Options:
     linger_ms: int = 0
     """How long the oldest waiting change may wait for company before a batch is cut..."""
     linger_bytes: int = 0
-    """...unless this much waits."""
+    """...unless this much waits..."""
+    linger_rows: int = 0
+    """...or as many changes."""
     max_events: int = Limits.max_events
     max_bytes: int = Limits.max_bytes
     respect_source_tx: bool = True
@@ -127,7 +131,8 @@ class RangeReader(DataSourceReader):
         with carried():
             log = LogReader(self._options.path, self._options.start)
             start = log.earliest if self._options.start is None else self._options.start
-            return [SlicePartition(piece) for piece in log.slices(start, log.end, self._options.tasks)]
+            end = log.end if self._options.end is None else self._options.end
+            return [SlicePartition(piece) for piece in log.slices(start, end, self._options.tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition)
@@ -227,6 +232,8 @@ class Planner:
             return True
         pending = self._log.pending(self._planned)
         if options.linger_bytes and pending.bytes >= options.linger_bytes:
+            return True
+        if options.linger_rows and pending.rows >= options.linger_rows:
             return True
         return pending.oldest_us is not None and time.time_ns() // 1000 - pending.oldest_us >= options.linger_ms * 1000
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from tailrace.contracts import Delivery, Sink, Span
+from tailrace.contracts import Delivery, RecordSink, Span
 from tailrace.errors import SinkError, TailraceError
 from tailrace.spark.passage import pack
 
@@ -49,7 +49,7 @@ class Count:
 class WriteTask:
     """`mapInArrow`'s function: picklable, one per batch. `columns` are what the writer is given."""
 
-    sink: Sink
+    sink: RecordSink
     delivery: Delivery
     span: Span
     columns: tuple[str, ...]

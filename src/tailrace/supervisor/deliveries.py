@@ -98,9 +98,13 @@ class SinkRunner(threading.Thread):
             batches=progress.batches,
             bound_limited=progress.bound_limited,
             tables=tables,
-            warnings=self._pressure.warnings(progress),
+            warnings=self._pressure.warnings(progress) + self._kept_warnings(),
             error=self._error.as_dict() if self._error is not None else None,
         )
+
+    def _kept_warnings(self) -> tuple[str, ...]:
+        query = self._query
+        return () if query is None else query.warnings()
 
     def _progress(self) -> Progress:
         """What this run delivered, over all its queries."""

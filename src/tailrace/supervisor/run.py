@@ -88,6 +88,7 @@ class Supervisor:
     def _start(self) -> None:
         for tap in self._taps.values():
             tap.start()  # first: it decodes while Spark's JVM comes up
+        from tailrace.spark.libraries import settings_for
         from tailrace.spark.session import open_session
         from tailrace.supervisor.deliveries import SinkRunner
         from tailrace.supervisor.snapshots import start_snapshots
@@ -97,7 +98,7 @@ class Supervisor:
         self._spark = open_session(
             self._layout.spark_log,
             master=settings.master,
-            conf={**ui, **settings.conf},
+            conf={**settings_for(sink for pipeline in self._pipelines for sink in pipeline.sinks), **ui, **settings.conf},
             driver_memory=settings.driver_memory,
         )
         for pipeline in self._pipelines:

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from tailrace.change import CHANGES
 from tailrace.config import ByteSize, Duration, Model
-from tailrace.contracts import Delivery, Sink, Span
+from tailrace.contracts import Delivery, Gather, RecordSink, Span
 from tailrace.sinks.file.layout import explained
 from tailrace.sinks.file.ledger import Ledger
 from tailrace.sinks.file.writer import Codec, FileWriter
@@ -27,7 +27,7 @@ class Roll(Model):
     bytes: Annotated[ByteSize, Field(gt=0, description="Size at which a file is full.")] = 64_000_000
 
 
-class FileSink(Sink):
+class FileSink(RecordSink):
     """Writes `<path>/<schema>.<table>/<day>/<start>-<end>-<task>-<part>.jsonl` (or `.parquet`).
 
     `start` and `end` are the offsets of the batch, `day` is the commit day in UTC. Within a table, files in
@@ -58,8 +58,8 @@ class FileSink(Sink):
     def wants_value(self) -> bool:
         return self.format == "jsonl"
 
-    def gather(self) -> tuple[float, int]:
-        return self.roll.every.total_seconds(), self.roll.bytes
+    def gather(self) -> Gather:
+        return Gather(self.roll.every.total_seconds(), self.roll.bytes)
 
     def prepare(self, delivery: Delivery) -> None:
         with explained(self.path):

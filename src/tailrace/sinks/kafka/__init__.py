@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from tailrace.config import Model, Secret, Template, parse_template
-from tailrace.contracts import Delivery, Sink, Span
+from tailrace.contracts import Delivery, RecordSink, Span
 from tailrace.sinks.kafka.topics import Topics
 from tailrace.sinks.kafka.writer import KafkaWriter, open_producer
 
@@ -62,7 +62,7 @@ class CreateTopics(Model):
     replication: Annotated[int, Field(ge=-1, description="Replicas; -1 is the broker's default.")] = -1
 
 
-class KafkaSink(Sink):
+class KafkaSink(RecordSink):
     """Produces one record per change, acknowledged by all in-sync replicas before the batch is done.
 
     Delivery is at least once. Retries on the wire are absorbed by the idempotent producer; a batch that is

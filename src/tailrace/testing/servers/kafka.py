@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tailrace.errors import SetupError
 from tailrace.java import java_home
+from tailrace.maven import fetch_jars
 from tailrace.testing.servers.lifecycle import Server
-from tailrace.testing.servers.maven import fetch_jars
 from tailrace.testing.servers.process import ServerProcess, free_port
 
 VERSION = "4.3.0"

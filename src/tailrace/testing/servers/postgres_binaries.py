@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tailrace.errors import SetupError
 from tailrace.java import cache_directory
-from tailrace.testing.servers.maven import fetch_jars, locked, machine, replacing
+from tailrace.maven import fetch_jars, locked, machine, replacing
 from tailrace.testing.servers.process import Account, reachable
 
 CLIENT_MAJOR = 18

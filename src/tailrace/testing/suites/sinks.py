@@ -25,7 +25,7 @@ import pytest
 
 from tailrace.change import CHANGES, event_id
 from tailrace.config import Reference, parse_template
-from tailrace.contracts import Delivery, Sink, Span
+from tailrace.contracts import Delivery, RecordSink, Span
 from tailrace.errors import Action, SinkError, decide
 
 DELIVERY = Delivery(pipeline="shop", tenant="demo", source="shop-db")
@@ -88,7 +88,7 @@ def span_of(changes: Sequence[Change]) -> Span:
     return Span(LOG, changes[0].seq, changes[-1].seq + 1)
 
 
-def batch_for(sink: Sink, changes: Iterable[Change]) -> pa.RecordBatch:
+def batch_for(sink: RecordSink, changes: Iterable[Change]) -> pa.RecordBatch:
     """The Arrow batch that the query would give the sink's writer."""
     rows = [change.row() for change in changes]
     types = {field.name: field.type for field in CHANGES} | {"event_id": pa.string(), "value": pa.string()}
@@ -99,7 +99,7 @@ def batch_for(sink: Sink, changes: Iterable[Change]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def write(sink: Sink, changes: Sequence[Change], *, tasks: int = 2, span: Span | None = None) -> list[str]:
+def write(sink: RecordSink, changes: Sequence[Change], *, tasks: int = 2, span: Span | None = None) -> list[str]:
     """The tasks' half of a batch: each key in one task, in order. The receipts are what `commit` gets."""
     receipts = []
     for task in range(tasks):
@@ -110,7 +110,7 @@ def write(sink: Sink, changes: Sequence[Change], *, tasks: int = 2, span: Span |
     return receipts
 
 
-def deliver(sink: Sink, changes: Sequence[Change], *, tasks: int = 2) -> None:
+def deliver(sink: RecordSink, changes: Sequence[Change], *, tasks: int = 2) -> None:
     """A whole batch, as the query does it: what is below the mark is not written again."""
     span = span_of(changes)
     mark = sink.mark(DELIVERY, LOG)
@@ -126,31 +126,31 @@ class SinkSuite:
     repeats: ClassVar[Literal["absorbed", "kept"]]
 
     @pytest.fixture
-    def sink(self) -> Sink:
+    def sink(self) -> RecordSink:
         """A sink with a place of its own, empty and not yet prepared."""
         raise NotImplementedError
 
     @pytest.fixture
-    def received(self, sink: Sink) -> Received:
+    def received(self, sink: RecordSink) -> Received:
         raise NotImplementedError
 
-    def test_its_docstring_says_how_it_absorbs_a_repeat(self, sink: Sink) -> None:
+    def test_its_docstring_says_how_it_absorbs_a_repeat(self, sink: RecordSink) -> None:
         assert "repeat" in (type(sink).__doc__ or "")
 
-    def test_its_description_pickles(self, sink: Sink) -> None:
+    def test_its_description_pickles(self, sink: RecordSink) -> None:
         assert pickle.loads(pickle.dumps(sink)) == sink
 
-    def test_its_description_survives_a_document(self, sink: Sink) -> None:
+    def test_its_description_survives_a_document(self, sink: RecordSink) -> None:
         assert type(sink).model_json_schema()["properties"].keys() >= {"id", "required", "envelope"}
 
-    def test_every_change_arrives_in_order_per_key(self, sink: Sink, received: Received) -> None:
+    def test_every_change_arrives_in_order_per_key(self, sink: RecordSink, received: Received) -> None:
         changes = versions(0, keys=7, rounds=20)
         sink.prepare(DELIVERY)
         deliver(sink, changes[:70])
         deliver(sink, changes[70:])
         assert _by_key(received()) == _by_key(change.value for change in changes)
 
-    def test_the_same_span_twice(self, sink: Sink, received: Received) -> None:
+    def test_the_same_span_twice(self, sink: RecordSink, received: Received) -> None:
         changes = versions(0, keys=5, rounds=4)
         sink.prepare(DELIVERY)
         deliver(sink, changes)
@@ -158,7 +158,7 @@ class SinkSuite:
         values = [change.value for change in changes]
         assert _by_key(received()) == _by_key(values if self.repeats == "absorbed" else values + values)
 
-    def test_an_attempt_without_commit_is_repeated(self, sink: Sink, received: Received) -> None:
+    def test_an_attempt_without_commit_is_repeated(self, sink: RecordSink, received: Received) -> None:
         changes = versions(0, keys=5, rounds=4)
         sink.prepare(DELIVERY)
         write(sink, changes)
@@ -169,7 +169,7 @@ class SinkSuite:
         if self.repeats == "absorbed":
             assert len(seen) == len(changes)
 
-    def test_the_mark_is_honest(self, sink: Sink) -> None:
+    def test_the_mark_is_honest(self, sink: RecordSink) -> None:
         changes = versions(0, keys=5, rounds=4)
         sink.prepare(DELIVERY)
         assert sink.mark(DELIVERY, LOG) == 0
@@ -179,7 +179,7 @@ class SinkSuite:
         assert sink.mark(DELIVERY, LOG) == (len(changes) if self.repeats == "absorbed" else 0)
         assert sink.mark(DELIVERY, "another-log") == 0
 
-    def test_an_empty_batch_is_nothing_special(self, sink: Sink, received: Received) -> None:
+    def test_an_empty_batch_is_nothing_special(self, sink: RecordSink, received: Received) -> None:
         sink.prepare(DELIVERY)
         writer = sink.open(DELIVERY, Span(LOG, 0, 5), 0)
         sink.commit(DELIVERY, Span(LOG, 0, 5), [writer.write(iter([]))])
@@ -193,23 +193,23 @@ class ServerSinkSuite(SinkSuite):
     """A text that the server or its client refuses to take as (a part of) a record."""
 
     @pytest.fixture
-    def unavailable(self) -> Sink:
+    def unavailable(self) -> RecordSink:
         """A sink whose server is not there, with as little patience as it can have."""
         raise NotImplementedError
 
-    def test_no_server_at_start_is_a_wait(self, unavailable: Sink) -> None:
+    def test_no_server_at_start_is_a_wait(self, unavailable: RecordSink) -> None:
         with pytest.raises(SinkError) as failure:
             unavailable.prepare(DELIVERY)
         assert failure.value.code == "sink.unavailable"
         assert failure.value.hint
         assert decide(failure.value) is Action.RETRY
 
-    def test_no_server_in_the_middle_is_a_wait(self, unavailable: Sink) -> None:
+    def test_no_server_in_the_middle_is_a_wait(self, unavailable: RecordSink) -> None:
         with pytest.raises(SinkError) as failure:
             write(unavailable, versions(0, keys=3, rounds=2))
         assert failure.value.code == "sink.unavailable"
 
-    def test_a_refused_record_is_named(self, sink: Sink) -> None:
+    def test_a_refused_record_is_named(self, sink: RecordSink) -> None:
         changes = versions(0, keys=1, rounds=3)
         refused = Change(3, 0, 3, table="letters", text=self.poison)
         sink.prepare(DELIVERY)

@@ -1,0 +1,192 @@
+"""Apache Iceberg tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+from pyspark.sql import SparkSession
+
+from tailrace.config import Secret
+from tailrace.contracts import EXTENSIONS, Jar
+from tailrace.sinks.lake import LakeSink
+from tailrace.sinks.lake.target import Making, Shape, Target, declared, literal, pairs, quoted
+
+_VERSION = "1.12.0"
+_DEFAULTS = {
+    "write.delete.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.merge.mode": "merge-on-read",
+}
+_PROPERTY = "spark.sql.iceberg.snapshot-property."
+_TRANSFORM = re.compile(r"(?P<name>years|months|days|hours|bucket|truncate)\((?:(?P<width>\d+),\s*)?(?P<column>.+)\)")
+
+
+class IcebergSink(LakeSink):
+    """Keeps an Iceberg table for each table of the source.
+
+    Delivery is exactly once: every snapshot carries the log's offset in its summary, looked up along the current
+    snapshot's ancestry, so a repeat is skipped, and a table that was rolled back catches up from the mark it had then.
+    One snapshot covers a table's part of a batch: a transaction is atomic per table. Truncates and schema changes are
+    steps of their own. Logical messages belong to no table and are not kept.
+    """
+
+    catalog_name: Annotated[str, Field(pattern=r"^\w+$", description="The catalog's name.")] = "default"
+    catalog_uri: Annotated[
+        Secret | None,
+        Field(
+            description="A JDBC or REST catalog; absent: the warehouse is the catalog.",
+            examples=["sqlite:////lake/catalog.db", "https://catalog.example/"],
+        ),
+    ] = None
+    warehouse: Annotated[
+        str, Field(min_length=1, description="Where tables are.", examples=["/lake", "s3://bucket/lake"])
+    ]
+    table_namespace: Annotated[str, Field(min_length=1, description="The tables' namespace.")] = "default"
+    format_version: Annotated[Literal[2, 3], Field(description="Format of new tables.")] = 2
+    partition_by: Annotated[
+        tuple[str, ...],
+        Field(
+            description="Partitions of new tables, where `tables` says nothing else: columns, `days(column)`, "
+            "`bucket(16, column)` and the like."
+        ),
+    ] = ()
+    s3_endpoint: Annotated[str | None, Field(description="Of an S3-compatible store.")] = None
+    s3_access_key_id: Annotated[Secret | None, Field(description="Absent: from the environment.")] = None
+    s3_secret_access_key: Annotated[Secret | None, Field(description="Absent: from the environment.")] = None
+    s3_region: Annotated[str, Field(description="The store's region.")] = "us-east-1"
+
+    def jars(self) -> tuple[Jar, ...]:
+        found = [Jar("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", _VERSION)]
+        if self._uri().startswith("jdbc:sqlite:"):
+            found.append(Jar("org.xerial", "sqlite-jdbc", "3.50.3.0"))
+        if self.warehouse.startswith("s3:"):
+            found.append(Jar("org.apache.iceberg", "iceberg-aws-bundle", _VERSION))
+        return tuple(found)
+
+    def spark_settings(self) -> dict[str, str]:
+        return {EXTENSIONS: "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"}
+
+    def target(self, spark: SparkSession, name: str, owner: str) -> IcebergTarget:
+        parts = (self.catalog_name, *self.table_namespace.split("."), name)
+        return IcebergTarget(spark, parts, owner, self._settings(), self.format_version)
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        if self.warehouse.startswith("s3:") and self.catalog_uri is None:
+            hint = "add catalog_uri, such as sqlite:////lake/catalog.db"
+            message = "a warehouse in S3 needs a catalog that commits atomically"
+            raise PydanticCustomError("config.invalid_value", "{message}", {"message": message, "hint": hint})
+        return self
+
+    def _uri(self) -> str:
+        """The catalog as Iceberg names it."""
+        given = "" if self.catalog_uri is None else self.catalog_uri.get_secret_value()
+        return re.sub(r"^sqlite:///", "jdbc:sqlite:", given)
+
+    def _settings(self) -> dict[str, str]:
+        prefix = f"spark.sql.catalog.{self.catalog_name}"
+        return {prefix: "org.apache.iceberg.spark.SparkCatalog"} | {
+            f"{prefix}.{name}": text for name, text in self._catalog().items()
+        }
+
+    def _catalog(self) -> dict[str, str]:
+        uri = self._uri()
+        found = {"warehouse": self._location(), "cache-enabled": "false"}
+        if uri.startswith("http"):
+            found |= {"type": "rest", "uri": uri}
+        elif uri:
+            found |= {"type": "jdbc", "uri": uri, "jdbc.schema-version": "V1"}
+        else:
+            found["type"] = "hadoop"
+        if self.warehouse.startswith("s3:"):
+            return found | self._s3()
+        # The local file system of Spark's checkpoints does not know its own scheme, which Iceberg asks for.
+        return found | {
+            "hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
+            "hadoop.fs.file.impl.disable.cache": "true",
+        }
+
+    def _location(self) -> str:
+        return self.warehouse if ":" in self.warehouse else str(Path(self.warehouse).absolute())
+
+    def _s3(self) -> dict[str, str]:
+        found = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", "client.region": self.s3_region}
+        if self.s3_endpoint is not None:
+            found |= {"s3.endpoint": self.s3_endpoint, "s3.path-style-access": "true"}
+        if self.s3_access_key_id is not None:
+            found["s3.access-key-id"] = self.s3_access_key_id.get_secret_value()
+        if self.s3_secret_access_key is not None:
+            found["s3.secret-access-key"] = self.s3_secret_access_key.get_secret_value()
+        return found
+
+
+class IcebergTarget(Target):
+    CONFLICTS = ("ValidationException", "CommitFailedException", "CommitStateUnknownException")
+
+    def __init__(
+        self, spark: SparkSession, parts: tuple[str, ...], owner: str, settings: Mapping[str, str], version: int
+    ) -> None:
+        super().__init__(spark, ".".join(parts), owner, settings)
+        self._parts, self._version = parts, version
+        self._property = f"tailrace.mark.{owner}"
+
+    @property
+    def sql_name(self) -> str:
+        return ".".join(map(quoted, self._parts))
+
+    def shape(self) -> Shape | None:
+        if not self.session.catalog.tableExists(self.sql_name):
+            return None
+        properties = self._table().properties()
+        found = {str(key): str(properties[key]) for key in properties}
+        return Shape(self.session.table(self.sql_name).schema, found)
+
+    def mark(self) -> int:
+        table = self._table()
+        snapshot = table.currentSnapshot()
+        while snapshot is not None:
+            mark = snapshot.summary().get(self._property)
+            if mark is not None:
+                return int(mark)
+            parent = snapshot.parentId()
+            snapshot = None if parent is None else table.snapshot(parent)
+        return 0
+
+    def marking(self, mark: int) -> Mapping[str, str]:
+        return {_PROPERTY + self._property: str(mark)}
+
+    def create(self, making: Making) -> None:
+        self.execute(f"CREATE NAMESPACE IF NOT EXISTS {'.'.join(map(quoted, self._parts[:-1]))}")
+        partitions = ", ".join(map(_transform, making.partition_by))
+        comment = f" COMMENT {literal(making.comment)}" if making.comment else ""
+        properties = pairs({"format-version": str(self._version), **_DEFAULTS, **making.properties})
+        self.execute(
+            f"CREATE TABLE IF NOT EXISTS {self.sql_name} ({declared(making.columns)}) USING iceberg"
+            f"{f' PARTITIONED BY ({partitions})' if partitions else ''}{comment} TBLPROPERTIES ({properties})"
+        )
+        if making.cluster_by:
+            order = ", ".join(map(quoted, making.cluster_by))
+            self.execute(f"ALTER TABLE {self.sql_name} WRITE ORDERED BY {order}")
+
+    def clear(self, mark: int) -> None:
+        expressions = self.session._jvm.org.apache.iceberg.expressions.Expressions  # type: ignore[union-attr]
+        delete = self._table().newDelete().deleteFromRowFilter(expressions.alwaysTrue())
+        delete.set(self._property, str(mark)).commit()
+
+    def _table(self) -> Any:
+        spark: Any = self.session._jvm
+        return spark.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(self.session._jsparkSession, self.sql_name)
+
+
+def _transform(spelled: str) -> str:
+    """A partition as SQL, its column quoted."""
+    found = _TRANSFORM.fullmatch(spelled)
+    if found is None:
+        return quoted(spelled)
+    width = f"{found['width']}, " if found["width"] else ""
+    return f"{found['name']}({width}{quoted(found['column'])})"

@@ -1,0 +1,153 @@
+"""Lakehouse tables: what Delta and Iceberg share."""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+from pyspark.sql import SparkSession
+
+from tailrace.config import Duration, Model
+from tailrace.contracts import Delivery, Gather
+from tailrace.schema import TableSchema
+from tailrace.sinks.lake.keeper import LakeKeeper
+from tailrace.sinks.lake.target import Target
+from tailrace.sinks.tables import Log, TableSink
+
+Evolution = Literal["adapt", "lenient", "halt"]
+
+_HOLES = re.compile(r"\{(\w+)\}")
+_KNOWN = ("source", "database", "schema", "table")
+
+
+def _known_holes(template: str) -> str:
+    for hole in _HOLES.findall(template):
+        if hole not in _KNOWN:
+            hint = "use " + ", ".join(f"{{{name}}}" for name in _KNOWN)
+            message = f"there is no '{{{hole}}}' in the name of a table"
+            raise PydanticCustomError("config.invalid_value", "{message}", {"message": message, "hint": hint})
+    return template
+
+
+class TableOptions(Model):
+    """How a table is made, and what happens when it changes. Where several patterns fit, the first counts."""
+
+    partition_by: Annotated[
+        tuple[str, ...],
+        Field(description="Partitions of a new table: columns, or transforms where the format has them."),
+    ] = ()
+    cluster_by: Annotated[
+        tuple[str, ...], Field(description="Columns that order a new table's files: clustering, or a sort order.")
+    ] = ()
+    properties: Annotated[
+        dict[str, str], Field(description="Table properties of a new table; they win over the sink's own.")
+    ] = Field(default_factory=dict)
+    comment: Annotated[str | None, Field(description="Comment of a new table.")] = None
+    evolution: Annotated[Evolution | None, Field(description="Overrides the sink's `evolution` for these tables.")] = (
+        None
+    )
+
+
+class LakeSink(TableSink):
+    """What Delta and Iceberg sinks have in common."""
+
+    write_mode: Annotated[
+        Literal["append", "upsert"],
+        Field(
+            description="`append` keeps every change as a row, with `_op`, `_ts`, `_tx`, `_position`, `_event_id`, "
+            "`_seq` and `_unchanged`; `upsert` keeps the table as the source has it."
+        ),
+    ] = "append"
+    soft_delete: Annotated[
+        bool, Field(description="With `upsert`: deleted rows stay, with `_deleted` true and `_deleted_at`.")
+    ] = False
+    table_name: Annotated[
+        str,
+        Field(min_length=1, description="Names the tables.", examples=["{schema}__{table}"]),
+        AfterValidator(_known_holes),
+    ] = "{schema}__{table}"
+    auto_create_table: Annotated[bool, Field(description="Whether missing tables are made.")] = True
+    commit_interval: Annotated[
+        Duration, Field(description="How long changes may wait for others: fewer commits, larger files.")
+    ] = timedelta(seconds=10)
+    batch_size: Annotated[
+        int, Field(ge=1, description="Changes that are committed without waiting for `commit_interval`.")
+    ] = 200_000
+    write_executor_threads: Annotated[
+        int, Field(ge=0, le=64, description="Tables that are written at the same time; 0: as many as fit the cores.")
+    ] = 0
+    without_key: Annotated[
+        Literal["append", "halt"],
+        Field(
+            description="With `upsert`, a table without a key: `append` its rows as long as they are only inserted, or "
+            "`halt` it."
+        ),
+    ] = "append"
+    json_as: Annotated[Literal["string", "variant"], Field(description="The type of JSON columns in new tables.")] = (
+        "string"
+    )
+    evolution: Annotated[
+        Evolution,
+        Field(
+            description="What to do when a value does not fit its column, or a column's type changes beyond widening: "
+            "`adapt` makes the column text, `lenient` keeps the type and puts such values into `_unfit` as text, "
+            "`halt` stops this table alone."
+        ),
+    ] = "adapt"
+    dropped_columns: Annotated[
+        Literal["keep", "drop"], Field(description="What becomes of a column that the source dropped.")
+    ] = "keep"
+    tables: Annotated[
+        dict[str, TableOptions],
+        Field(description="Options of some tables, by pattern.", examples=[{"public.orders": {"evolution": "halt"}}]),
+    ] = Field(default_factory=dict)
+
+    def columns(self) -> tuple[str, ...]:
+        needed = (
+            "seq",
+            "op",
+            "schema",
+            "table",
+            "key",
+            "before",
+            "after",
+            "unchanged",
+            "ts_us",
+            "schema_id",
+            "headers",
+        )
+        return (*needed, "tx_id", "position", "event_id") if self.write_mode == "append" else needed
+
+    def gather(self) -> Gather:
+        return Gather(self.commit_interval.total_seconds(), rows=self.batch_size)
+
+    def keeper(self, spark: SparkSession, delivery: Delivery, log: Log, state_dir: Path) -> LakeKeeper:
+        return LakeKeeper(self, spark, delivery, log, state_dir)
+
+    def options(self, table: TableSchema) -> TableOptions:
+        """The options of a table of the source."""
+        found = (options for pattern, options in self.tables.items() if fnmatchcase(table.name, pattern))
+        return next(found, TableOptions())
+
+    def evolution_of(self, table: TableSchema) -> Evolution:
+        return self.options(table).evolution or self.evolution
+
+    def name_of(self, table: TableSchema, delivery: Delivery) -> str:
+        """What the table is called in the lake."""
+        parts = {
+            "source": delivery.source,
+            "database": table.database,
+            "schema": table.schema,
+            "table": table.table,
+        }
+        return _HOLES.sub(lambda hole: parts[hole[1]], self.table_name)
+
+    @abstractmethod
+    def target(self, spark: SparkSession, name: str, owner: str) -> Target:
+        """The table called `name`; `owner` names the marks."""

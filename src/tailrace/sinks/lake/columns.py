@@ -1,0 +1,152 @@
+"""Which type a column gets in a table, and how JSON text becomes a value of it: the same value or none (Law 6)."""
+
+from __future__ import annotations
+
+import re
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+
+MAX_DIGITS = 38
+
+TEXT = StringType()
+
+_PLAIN: dict[str, DataType] = {
+    "bigint": LongType(),
+    "boolean": BooleanType(),
+    "bool": BooleanType(),
+    "bytea": BinaryType(),
+    "date": DateType(),
+    "double precision": DoubleType(),
+    "float4": FloatType(),
+    "float8": DoubleType(),
+    "int2": IntegerType(),
+    "int4": IntegerType(),
+    "int8": LongType(),
+    "integer": IntegerType(),
+    "oid": LongType(),
+    "real": FloatType(),
+    "smallint": IntegerType(),
+    "timestamp with time zone": TimestampType(),
+    "timestamp without time zone": TimestampNTZType(),
+    "int unsigned": LongType(),
+    "bigint unsigned": DecimalType(20, 0),
+}
+_JSON = ("json", "jsonb")
+_DECIMAL = re.compile(r"(?:numeric|decimal)\((\d+)(?:,\s*(-?\d+))?\)")
+
+
+def type_of(spelled: str, *, variant: bool) -> DataType:
+    """The type for a column of the source: exact, or text where no type holds all of its values."""
+    name = re.sub(r"\(\d+\)(?= with)", "", spelled)  # timestamp(3) with time zone
+    if name.endswith("[]"):
+        element = type_of(name.removesuffix("[]"), variant=False)
+        return ArrayType(element)
+    if name in _JSON:
+        return VariantType() if variant else TEXT
+    digits = _DECIMAL.fullmatch(name)
+    if digits:
+        return _decimal(int(digits[1]), int(digits[2] or 0))
+    return _PLAIN.get(name, TEXT)
+
+
+def _decimal(precision: int, scale: int) -> DataType:
+    precision = max(precision, scale)
+    return DecimalType(precision, scale) if scale >= 0 and precision <= MAX_DIGITS else TEXT
+
+
+def wider(target: DataType, wanted: DataType) -> bool:
+    """Whether a column of `target` can become `wanted` without touching a value."""
+    match target, wanted:
+        case (IntegerType(), LongType()) | (FloatType(), DoubleType()):
+            return True
+        case DecimalType(), DecimalType():
+            return target.scale == wanted.scale and target.precision < wanted.precision
+        case _:
+            return False
+
+
+def holds(target: DataType, wanted: DataType) -> bool:
+    """Whether a column of `target` holds every value of `wanted` as it is."""
+    return target == wanted or isinstance(target, StringType) or wider(wanted, target)
+
+
+def value(text: str, target: DataType) -> str:
+    """SQL: the value that JSON text stands for; null where it is null, and where it does not fit."""
+    match target:
+        case StringType():
+            return text
+        case DateType():
+            return f"if(length({text}) = 10, {_cast(text, target)}, null)"
+        case TimestampType():
+            return f"if(endswith({text}, 'Z'), {_cast(text, target)}, null)"
+        case TimestampNTZType():
+            return f"if(endswith({text}, 'Z'), null, {_cast(text, target)})"
+        case DecimalType():
+            return _exact_decimal(text, target)
+        case BinaryType():
+            return f"try_to_binary({text}, 'base64')"
+        case VariantType():
+            return f"try_parse_json({text})"
+        case ArrayType():
+            return _array(text, target.elementType)
+        case _:
+            return _cast(text, target)
+
+
+def unfit(text: str, target: DataType) -> str:
+    """SQL: whether there is a value and the type does not hold it."""
+    return f"({text} is not null and {value(text, target)} is null)"
+
+
+def text(found: str, target: DataType) -> str:
+    """SQL: JSON text that `value` reads back as the same value."""
+    match target:
+        case StringType():
+            return found
+        case BinaryType():
+            return f"base64({found})"
+        case TimestampType():
+            return f"""date_format({found}, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")"""
+        case TimestampNTZType():
+            return f"""date_format({found}, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS")"""
+        case VariantType():
+            return f"to_json({found})"
+        case ArrayType():
+            return f"to_json(transform({found}, e -> {text('e', target.elementType)}))"
+        case _:
+            return f"cast({found} as string)"
+
+
+def _cast(text: str, target: DataType) -> str:
+    return f"try_cast({text} as {target.simpleString()})"
+
+
+def _exact_decimal(text: str, target: DecimalType) -> str:
+    """A cast alone would round."""
+    found = _cast(text, target)
+    digits = f"length(regexp_extract({text}, '[.]([0-9]*?)0*$', 1))"
+    return f"if(cast({found} as string) = {text} or {digits} <= {target.scale}, {found}, null)"
+
+
+def _array(text: str, element: DataType) -> str:
+    """Null where an element does not fit, as in an array with more dimensions than the type has."""
+    texts = f"from_json({text}, 'array<string>')"
+    if isinstance(element, StringType):
+        return f"if(startswith({text}, '[['), null, {texts})"
+    values = f"transform({texts}, e -> {value('e', element)})"
+    return f"if(exists({texts}, e -> {unfit('e', element)}), null, {values})"

@@ -1,0 +1,137 @@
+"""The MERGE that brings a table to what a batch leaves of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    DateType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from tailrace.sinks.lake.columns import value
+from tailrace.sinks.lake.fold import Reading
+from tailrace.sinks.lake.target import literal, quoted
+
+OP, KEPT, UNFIT, AT = "_tailrace_op", "_tailrace_kept", "_tailrace_unfit", "_tailrace_at"
+"""Columns of the merge's source beside the table's."""
+
+RANGED = (DateType, DecimalType, IntegerType, LongType, StringType, TimestampNTZType, TimestampType)
+"""Key types whose ranges narrow a merge to the files that can have them."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a merge's source has."""
+
+    rows: int
+    kept: bool
+    """Whether some rows leave columns as the table has them."""
+    unfit: list[str]
+    ranges: dict[str, tuple[str | None, str | None]]
+    """The lowest and the highest value of key columns, as text."""
+
+
+def source(winners: DataFrame, reading: Reading) -> DataFrame:
+    """One typed row per key. The key's columns are the key's, so that a delete has them too."""
+    keyed = winners.withColumn("_key", F.from_json("key", reading.key_texts))
+    columns = [
+        F.expr(value(f"_key.{quoted(name)}", each)).alias(name) if name in reading.key else column
+        for (name, each), column in zip(reading.types.items(), reading.typed(), strict=True)
+    ]
+    return keyed.select(
+        *columns,
+        F.col("op").alias(OP),
+        F.col("_kept").alias(KEPT),
+        reading.misfits().alias(UNFIT),
+        F.timestamp_micros("ts_us").alias(AT),
+    )
+
+
+def unfit_columns(name: str) -> Column:
+    """The columns with values that do not fit."""
+    return F.array_distinct(F.flatten(F.collect_set(F.map_keys(F.col(name))))).alias("unfit")
+
+
+def measure(rows: DataFrame, reading: Reading) -> Measured:
+    ranged = [name for name in reading.key if isinstance(reading.types[name], RANGED)]
+    bounds = [side(F.col(quoted(name))).cast("string") for name in ranged for side in (F.min, F.max)]
+    [found] = rows.agg(F.count("*"), F.max(F.size(KEPT)), unfit_columns(UNFIT), *bounds).collect()
+    ranges = {name: (found[3 + 2 * place], found[4 + 2 * place]) for place, name in enumerate(ranged)}
+    return Measured(found[0], bool(found[1]), found[2] or [], ranges)
+
+
+def fresh(rows: DataFrame, columns: Sequence[str], *, lenient: bool, soft: bool) -> DataFrame:
+    """What an empty table gets: every row that is not deleted."""
+    own = [F.col(UNFIT).alias("_unfit")] if lenient else []
+    if soft:
+        own += [F.lit(False).alias("_deleted"), F.lit(None).cast("timestamp").alias("_deleted_at")]
+    return rows.filter(F.col(OP) != "d").select(*(F.col(quoted(name)) for name in columns), *own)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """MERGE, with `{target}` and `{source}` to be filled in by `text`."""
+
+    columns: Sequence[str]
+    reading: Reading
+    measured: Measured
+    lenient: bool
+    soft: bool
+
+    def text(self, target: str, view: str) -> str:
+        gone = f"WHEN MATCHED AND s.{OP} = 'd' THEN " + (
+            f"UPDATE SET `_deleted` = true, `_deleted_at` = s.{AT}" if self.soft else "DELETE"
+        )
+        updates = ", ".join(f"{name} = {text}" for name, text in self._updates())
+        inserts = self._inserts()
+        return " ".join(
+            (
+                f"MERGE INTO {target} t USING {view} s ON {self._condition()}",
+                gone,
+                f"WHEN MATCHED THEN UPDATE SET {updates}" if updates else "",
+                f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({', '.join(inserts)})",
+                f"VALUES ({', '.join(inserts.values())})",
+            )
+        )
+
+    def _condition(self) -> str:
+        same = [f"t.{quoted(name)} = s.{quoted(name)}" for name in self.reading.key]
+        ranges = [
+            f"t.{quoted(name)} {sign} cast({literal(bound)} as {self.reading.types[name].simpleString()})"
+            for name, bounds in self.measured.ranges.items()
+            for sign, bound in zip((">=", "<="), bounds, strict=True)
+            if bound is not None
+        ]
+        return " AND ".join(same + ranges)
+
+    def _updates(self) -> list[tuple[str, str]]:
+        found = [(quoted(name), self._new(name)) for name in self.columns if name not in self.reading.key]
+        if self.lenient:
+            kept = f"map_filter(coalesce(t.`_unfit`, map()), (k, v) -> array_contains(s.{KEPT}, k))"
+            found.append(("`_unfit`", f"map_concat({kept}, s.{UNFIT})"))
+        if self.soft:
+            found += [("`_deleted`", "false"), ("`_deleted_at`", "cast(null as timestamp)")]
+        return found
+
+    def _new(self, name: str) -> str:
+        new = f"s.{quoted(name)}"
+        if not self.measured.kept:
+            return new
+        return f"CASE WHEN array_contains(s.{KEPT}, {literal(name)}) THEN t.{quoted(name)} ELSE {new} END"
+
+    def _inserts(self) -> dict[str, str]:
+        found = {quoted(name): f"s.{quoted(name)}" for name in self.columns}
+        if self.lenient:
+            found["`_unfit`"] = f"s.{UNFIT}"
+        if self.soft:
+            found |= {"`_deleted`": "false", "`_deleted_at`": "cast(null as timestamp)"}
+        return found

@@ -1,0 +1,228 @@
+"""One table of a lake sink: its mark, and the steps that bring it on. A step may be repeated until its mark is in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, BooleanType, DataType, LongType, StringType, TimestampType
+
+from tailrace.contracts import Delivery
+from tailrace.errors import SinkError
+from tailrace.schema import TableSchema, differences
+from tailrace.sinks.lake import evolve, merge
+from tailrace.sinks.lake.fold import Reading, folded, last_of_each_key, moved_cuts, with_moved, with_row
+from tailrace.sinks.lake.share import Clear, Evolve, Rows, Step
+from tailrace.sinks.lake.target import LOG, Shape
+
+if TYPE_CHECKING:
+    from tailrace.sinks.lake import LakeSink
+
+HISTORY: dict[str, DataType] = {
+    "_op": StringType(),
+    "_ts": TimestampType(),
+    "_tx": StringType(),
+    "_position": StringType(),
+    "_event_id": StringType(),
+    "_seq": LongType(),
+    "_unchanged": ArrayType(StringType()),
+}
+"""What `append` adds to each change."""
+SOFT: dict[str, DataType] = {"_deleted": BooleanType(), "_deleted_at": TimestampType()}
+"""What `soft_delete` adds to each row."""
+
+
+class KeptTable:
+    def __init__(
+        self, sink: LakeSink, spark: SparkSession, schema: TableSchema, delivery: Delivery, log_id: str
+    ) -> None:
+        self._sink, self._log_id = sink, log_id
+        owner = f"{delivery.pipeline}/{sink.id}/{log_id}"
+        self.target = sink.target(spark, sink.name_of(schema, delivery), owner)
+        self._mark: int | None = None
+        self._empty = False
+        """Whether it is known to hold no row."""
+
+    def mark(self) -> int:
+        """How far the table is."""
+        if self._mark is None:
+            self._mark = self.target.mark() if self.target.shape() is not None else 0
+        return self._mark
+
+    def forget(self) -> None:
+        """Somebody else wrote: look again."""
+        self._mark, self._empty = None, False
+
+    def apply(self, step: Step, changes: DataFrame) -> None:
+        """Do one step. `changes` are the table's of the batch."""
+        if step.end <= self.mark():
+            return
+        match step:
+            case Rows():
+                self._rows(step, changes)
+            case Clear():
+                self._clear(step.end)
+            case Evolve():
+                self._evolve(step)
+        self._mark = step.end
+
+    # -- steps -----------------------------------------------------------------------------------------------
+
+    def _clear(self, mark: int) -> None:
+        if self.target.shape() is None:
+            return
+        if self._sink.soft_delete:
+            gone = "`_deleted` = true, `_deleted_at` = current_timestamp()"
+            self.target.execute(f"UPDATE {self.target.sql_name} SET {gone} WHERE NOT `_deleted`", mark)
+            return
+        self.target.clear(mark)
+        self._empty = True
+
+    def _evolve(self, step: Evolve) -> None:
+        shape = self.target.shape()
+        if shape is None or not step.schema.columns:
+            return  # it is made with its first row; a table that was dropped stays as it was
+        mirrors = self._sink.write_mode == "upsert"
+        known = shape.version
+        if mirrors and known is not None and {"kind": "recreate"} in differences(known, step.schema):
+            self._clear(step.start)
+        defaults = evolve.defaults_of(step.image) if mirrors else {}  # history keeps what was
+        evolve.evolve(self.target, step.schema, self._sink, defaults, step.end)
+
+    def _rows(self, step: Rows, changes: DataFrame) -> None:
+        """Apply rows. Where values do not fit and columns change for them, begin again with the new columns."""
+        done = False
+        while not done:
+            shape = self._ready(step.schema)
+            mine = (F.col("schema_id") == step.schema.id) & (F.col("seq") >= max(step.start, self.mark()))
+            rows = changes.filter(mine & (F.col("seq") < step.end) & (F.col("op") != "s"))
+            reading = Reading({c.name: shape.schema[c.name].dataType for c in step.schema.columns}, step.schema.key)
+            if self._sink.write_mode == "append":
+                done = self._append(_history(rows, reading), reading, step)
+            elif not step.schema.key:
+                done = self._append(self._keyless(rows, reading, step), reading, step)
+            else:
+                done = self._upsert(rows, reading, step)
+
+    def _ready(self, schema: TableSchema) -> Shape:
+        """The table, made where it is missing and with the columns of `schema`."""
+        shape = self.target.shape()
+        if shape is None:
+            evolve.create(self.target, schema, self._sink, self._own_columns(), self._log_id)
+            self._empty = True
+        elif shape.version is None or schema.follows(shape.version):
+            evolve.evolve(self.target, schema, self._sink, {}, None)
+            self.target.add_columns(self._own_columns())
+        return self.target.existing()
+
+    def _own_columns(self) -> dict[str, DataType]:
+        if self._sink.write_mode == "append":
+            return HISTORY
+        return SOFT if self._sink.soft_delete else {}
+
+    # -- rows ------------------------------------------------------------------------------------------------
+
+    def _keyless(self, rows: DataFrame, reading: Reading, step: Rows) -> DataFrame:
+        changed = rows.filter(~F.col("op").isin("c", "r")).limit(1).collect()
+        if changed or self._sink.without_key == "halt":
+            raise SinkError(
+                "sink.no_key",
+                f"{step.schema.name} has no key" + (": its updates and deletes name no row" if changed else ""),
+                hint="give the table a primary key, or keep it in a sink with write_mode: append",
+                where=step.schema.name,
+            )
+        return with_row(rows, reading).select("row", *self._alive())
+
+    def _upsert(self, rows: DataFrame, reading: Reading, step: Rows) -> bool:
+        if step.only_inserts and self._holds_this_log_alone():
+            return self._append(with_row(rows, reading).select("row", *self._alive()), reading, step)
+        if not step.lazy:
+            return self._merge(last_of_each_key(rows, reading), reading, step, step.end)
+        for cut in [*moved_cuts(rows), step.end]:
+            part = with_row(rows.filter((F.col("seq") >= self.mark()) & (F.col("seq") < cut)), reading)
+            here = self.target.session.table(self.target.sql_name)
+            if not self._merge(folded(with_moved(part, reading, step.lazy, here), step.lazy), reading, step, cut):
+                return False
+            self._mark = cut
+        return True
+
+    def _holds_this_log_alone(self) -> bool:
+        """Whether an insert is of a key that the table cannot have."""
+        return not self._sink.soft_delete and self.target.existing().properties.get(LOG) == self._log_id
+
+    def _alive(self) -> list[Column]:
+        return [F.lit(False).alias("_deleted")] if self._sink.soft_delete else []
+
+    def _append(self, rows: DataFrame, reading: Reading, step: Rows) -> bool:
+        """Add rows: texts in `row`, and the sink's own columns."""
+        others = [name for name in rows.columns if name != "row"]
+        typed = rows.select(*reading.typed(), *others, reading.misfits().alias(evolve.UNFIT)).persist()
+        try:
+            [found] = typed.agg(F.count("*").alias("rows"), merge.unfit_columns(evolve.UNFIT)).collect()
+            if not self._fitted(found["unfit"], step.schema):
+                return False
+            if found["rows"]:
+                self.target.append(self._writable(typed), step.end)
+                self._empty = False
+        finally:
+            typed.unpersist()
+        return True
+
+    def _merge(self, winners: DataFrame, reading: Reading, step: Rows, mark: int) -> bool:
+        """Bring keys to what `winners` say."""
+        source = merge.source(winners, reading).persist()
+        try:
+            found = merge.measure(source, reading)
+            if not self._fitted(found.unfit, step.schema):
+                return False
+            columns = [name for name in reading.types if self.target.existing().type(name) is not None]
+            lenient = self.target.existing().type(evolve.UNFIT) is not None
+            if found.rows and self._empty and not found.kept:
+                self.target.append(merge.fresh(source, columns, lenient=lenient, soft=self._sink.soft_delete), mark)
+            elif found.rows:
+                statement = merge.Statement(columns, reading, found, lenient=lenient, soft=self._sink.soft_delete)
+                self.target.merge(source, statement.text, mark)
+            self._empty = False
+        finally:
+            source.unpersist()
+        return True
+
+    def _writable(self, typed: DataFrame) -> DataFrame:
+        if self.target.existing().type(evolve.UNFIT) is None:
+            return typed.drop(evolve.UNFIT)
+        return typed
+
+    def _fitted(self, unfit: list[str], schema: TableSchema) -> bool:
+        """Follow the policy for columns with values that do not fit; False: they are another type now."""
+        if not unfit:
+            return True
+        match self._sink.evolution_of(schema):
+            case "adapt":
+                for column in unfit:
+                    evolve.to_text(self.target, column)
+                return False
+            case "lenient":
+                evolve.keep_unfit(self.target)
+                return True
+            case "halt":
+                raise SinkError(
+                    "sink.unfit_value",
+                    f"a value of {schema.name}.{unfit[0]} does not fit its column in the lake",
+                    hint="set evolution: adapt (the column becomes text) or lenient, then start again: it catches up",
+                    where=schema.name,
+                )
+
+
+def _history(rows: DataFrame, reading: Reading) -> DataFrame:
+    images = rows.withColumn("after", F.coalesce("after", "before", "key"))
+    return with_row(images, reading).select(
+        "row",
+        F.col("op").alias("_op"),
+        F.timestamp_micros("ts_us").alias("_ts"),
+        F.col("tx_id").alias("_tx"),
+        F.col("position").alias("_position"),
+        F.col("event_id").alias("_event_id"),
+        F.col("seq").alias("_seq"),
+        F.col("unchanged").alias("_unchanged"),
+    )

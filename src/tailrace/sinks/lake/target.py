@@ -1,0 +1,191 @@
+"""One table of a lakehouse, with the statements that both formats understand. Every write carries its mark."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DataType, StructType
+
+from tailrace.errors import SinkError
+from tailrace.schema import TableSchema
+
+VERSION = "tailrace.version"
+"""Table property: the source's table version that the columns follow."""
+LOG = "tailrace.log"
+"""Table property: the log under which the table was made, and hence holds nothing else."""
+
+_SETTINGS = {
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.ansi.enabled": "true",
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a table looks like now."""
+
+    schema: StructType
+    properties: Mapping[str, str]
+
+    @property
+    def version(self) -> TableSchema | None:
+        text = self.properties.get(VERSION)
+        return TableSchema.from_dict(json.loads(text)) if text else None
+
+    def type(self, column: str) -> DataType | None:
+        return self.schema[column].dataType if column in self.schema.names else None
+
+
+@dataclass(frozen=True)
+class Making:
+    """How a new table is made."""
+
+    columns: Mapping[str, DataType]
+    key: tuple[str, ...]
+    partition_by: tuple[str, ...]
+    cluster_by: tuple[str, ...]
+    properties: Mapping[str, str]
+    comment: str | None
+
+
+class Target(ABC):
+    """A table in a Spark session of its own: what marks a write is session-wide in both formats."""
+
+    CONFLICTS: tuple[str, ...] = ()
+    """Names of the JVM's exceptions that say somebody else wrote at the same time."""
+
+    def __init__(self, spark: SparkSession, name: str, owner: str, settings: Mapping[str, str]) -> None:
+        self.session = spark.newSession()
+        self.owner = owner
+        self._name = name
+        for key, text in {**_SETTINGS, **settings}.items():
+            self.session.conf.set(key, text)
+        cores = spark.sparkContext.defaultParallelism
+        self.session.conf.set("spark.sql.shuffle.partitions", str(max(2, cores)))
+
+    @property
+    @abstractmethod
+    def sql_name(self) -> str:
+        """The table in a statement, quoted."""
+
+    @abstractmethod
+    def shape(self) -> Shape | None:
+        """What it looks like; None where there is no such table. Sees what others did."""
+
+    @abstractmethod
+    def mark(self) -> int:
+        """The offset below which the table, as it is now, holds every change; 0: it has no mark."""
+
+    @abstractmethod
+    def marking(self, mark: int) -> Mapping[str, str]:
+        """The settings under which a write carries `mark`."""
+
+    @abstractmethod
+    def create(self, making: Making) -> None: ...
+
+    @abstractmethod
+    def clear(self, mark: int) -> None:
+        """Remove every row."""
+
+    # -- what both formats share -----------------------------------------------------------------------------
+
+    def execute(self, statement: str, mark: int | None = None) -> None:
+        """Run a statement; a write with `mark` carries it."""
+        settings = {} if mark is None else self.marking(mark)
+        for key, text in settings.items():
+            self.session.conf.set(key, text)
+        try:
+            self.session.sql(statement).collect()
+        finally:
+            for key in settings:
+                self.session.conf.unset(key)
+
+    def append(self, rows: DataFrame, mark: int) -> None:
+        names = ", ".join(map(quoted, rows.columns))
+        with viewed(rows) as view:
+            self.execute(f"INSERT INTO {self.sql_name} ({names}) SELECT {names} FROM {view}", mark)
+
+    def merge(self, rows: DataFrame, statement: Callable[[str, str], str], mark: int) -> None:
+        """Run the statement for this table and a view of `rows`."""
+        with viewed(rows) as view:
+            self.execute(statement(self.sql_name, view), mark)
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        self.execute(f"ALTER TABLE {self.sql_name} SET TBLPROPERTIES ({pairs(properties)})")
+
+    def add_columns(self, columns: Mapping[str, DataType]) -> None:
+        shape = self.existing()
+        missing = {name: each for name, each in columns.items() if shape.type(name) is None}
+        if missing:
+            self.execute(f"ALTER TABLE {self.sql_name} ADD COLUMNS ({declared(missing)})")
+
+    def rename_column(self, before: str, after: str) -> None:
+        shape = self.existing()
+        if shape.type(before) is not None and shape.type(after) is None:
+            self.execute(f"ALTER TABLE {self.sql_name} RENAME COLUMN {quoted(before)} TO {quoted(after)}")
+
+    def drop_column(self, name: str) -> None:
+        if self.existing().type(name) is not None:
+            self.execute(f"ALTER TABLE {self.sql_name} DROP COLUMN {quoted(name)}")
+
+    def widen_column(self, name: str, wanted: DataType) -> None:
+        spelled = wanted.simpleString()
+        self.execute(f"ALTER TABLE {self.sql_name} ALTER COLUMN {quoted(name)} TYPE {spelled}")
+
+    def existing(self) -> Shape:
+        """The shape of a table that must be there."""
+        shape = self.shape()
+        if shape is None:
+            raise SinkError(
+                "sink.table_gone", f"the table {self._name} is gone", hint="start the pipeline again: it is made anew"
+            )
+        return shape
+
+    def is_conflict(self, error: Exception) -> bool:
+        """Whether a write failed only because somebody else wrote at the same time."""
+        if not isinstance(error, PySparkException | Py4JJavaError):
+            return False
+        text = str(error)
+        return any(name in text for name in self.CONFLICTS)
+
+
+@contextmanager
+def viewed(rows: DataFrame) -> Iterator[str]:
+    """A name under which every session sees `rows`."""
+    name = f"tailrace_{uuid.uuid4().hex}"
+    rows.createOrReplaceGlobalTempView(name)
+    try:
+        yield f"global_temp.{name}"
+    finally:
+        rows.sparkSession.catalog.dropGlobalTempView(name)
+
+
+def quoted(name: str) -> str:
+    """An identifier of Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def literal(text: str) -> str:
+    """A string literal of Spark SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def pairs(properties: Mapping[str, str]) -> str:
+    return ", ".join(f"{literal(key)} = {literal(text)}" for key, text in properties.items())
+
+
+def declared(columns: Mapping[str, DataType], required: Sequence[str] = ()) -> str:
+    """Columns as a CREATE or ADD statement lists them."""
+    return ", ".join(
+        f"{quoted(name)} {each.simpleString()}{' NOT NULL' if name in required else ''}"
+        for name, each in columns.items()
+    )

@@ -1,0 +1,82 @@
+"""Sinks that keep tables: they get whole batches on the driver and carry their own marks, one per table."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tailrace.contracts import Delivery, Sink, Span
+from tailrace.schema import TableSchema
+
+
+@dataclass
+class Kept:
+    """What a batch brought to one version of a table."""
+
+    rows: int
+    last_us: int
+
+
+class Log(Protocol):
+    """The log as a table sink sees it, to read parts again for one table alone."""
+
+    @property
+    def log_id(self) -> str: ...
+
+    @property
+    def earliest(self) -> int:
+        """The oldest retained offset."""
+        ...
+
+    def versions(self) -> Mapping[int, TableSchema]:
+        """Every table version that the log knows, by its id."""
+        ...
+
+    def ends(self, start: int, end: int) -> list[int]:
+        """Where to cut `[start, end)` so that no part is too large for one batch; the last is `end`."""
+        ...
+
+    def read(self, start: int, end: int) -> DataFrame:
+        """The changes of `[start, end)`, with the sink's columns."""
+        ...
+
+    def retain(self, table: str, offset: int | None) -> None:
+        """Keep what lies at and above `offset` for a table that waits; None: it waits no longer."""
+        ...
+
+
+class Keeper(Protocol):
+    """The driver's side of a table sink, for one log. Used by one thread at a time."""
+
+    def mark(self) -> int:
+        """The offset below which every change of the log is in its table or waits for a table that halted."""
+        ...
+
+    def settle(self) -> None:
+        """Before the first batch: let tables that halted or were rolled back catch up with the others."""
+        ...
+
+    def keep(self, changes: DataFrame, span: Span) -> dict[int, Kept]:
+        """Apply a batch. Returns what it brought, by the id of the table version. A repeat changes nothing."""
+        ...
+
+    def warnings(self) -> tuple[str, ...]:
+        """What somebody should know, such as tables that halted."""
+        ...
+
+
+class TableSink(Sink):
+    """Keeps one table for each table of the source."""
+
+    @abstractmethod
+    def columns(self) -> tuple[str, ...]:
+        """Canonical columns (see `change.CHANGES`, plus `event_id`) that `Keeper.keep` needs."""
+
+    @abstractmethod
+    def keeper(self, spark: SparkSession, delivery: Delivery, log: Log, state_dir: Path) -> Keeper:
+        """Open it. Raises `SinkError("sink.unavailable")` where waiting can help."""

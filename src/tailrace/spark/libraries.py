@@ -1,0 +1,35 @@
+"""Libraries of the JVM that sinks need, fetched once and kept in the cache."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+
+from tailrace.contracts import EXTENSIONS, Sink
+from tailrace.maven import fetch_jars
+
+_VERSIONED = re.compile(r"(.+?)-\d[\w.\-]*\.jar")
+
+
+def settings_for(sinks: Iterable[Sink]) -> dict[str, str]:
+    """The Spark settings that let the session run `sinks`. Fetches what is missing, which can take a minute."""
+    found = list(sinks)
+    jars = {jar for sink in found for jar in sink.jars()}
+    if not jars:
+        return {}
+    extensions = dict.fromkeys(names for sink in found if (names := sink.spark_settings().get(EXTENSIONS)))
+    settings = {name: text for sink in found for name, text in sink.spark_settings().items()}
+    ours = _names(Path(find_spec("pyspark").origin).parent / "jars")  # type: ignore[union-attr, arg-type]
+    files: dict[str, Path] = {}
+    for jar in sorted(jars, key=lambda each: each.artifact):
+        folder = fetch_jars(jar.group, jar.artifact, jar.version, transitive=jar.transitive)
+        files |= {name: file for name, file in _names(folder).items() if name not in ours}
+    libraries = ",".join(str(file) for file in files.values())
+    return settings | {"spark.jars": libraries, EXTENSIONS: ",".join(extensions)}
+
+
+def _names(folder: Path) -> dict[str, Path]:
+    """Jars by their names without versions: what Spark has itself is not brought again in another version."""
+    return {found[1]: file for file in sorted(folder.iterdir()) if (found := _VERSIONED.fullmatch(file.name))}
