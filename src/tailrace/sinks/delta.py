@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tailrace.contracts import EXTENSIONS, Jar
 from tailrace.sinks.lake import LakeSink
 from tailrace.sinks.lake.target import Making, Shape, Target, declared, literal, pairs, quoted
 
-_SETTINGS = {
-    # A table's state is small; fifty tasks to read it cost more than the read.
-    "spark.databricks.delta.snapshotPartitions": "2",
-}
 _DEFAULTS = {"delta.enableDeletionVectors": "true"}
 _NAMED_COLUMNS = {"delta.columnMapping.mode": "name"}
 _WIDENING = {"delta.enableTypeWidening": "true"}
@@ -44,6 +42,8 @@ class DeltaSink(LakeSink):
         return {
             EXTENSIONS: "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+            # A table's state is small; fifty tasks to read it cost more than the read.
+            "spark.databricks.delta.snapshotPartitions": "2",
         }
 
     def target(self, spark: SparkSession, name: str, owner: str) -> DeltaTarget:
@@ -54,8 +54,9 @@ class DeltaTarget(Target):
     CONFLICTS = ("ConcurrentAppend", "ConcurrentDelete", "ConcurrentTransaction", "ConcurrentWrite", "MetadataChanged")
 
     def __init__(self, spark: SparkSession, path: str, owner: str) -> None:
-        super().__init__(spark, path, owner, _SETTINGS)
+        super().__init__(spark, path, owner, {})
         self._path = path
+        self._restores: list[Restore] = []
 
     @property
     def sql_name(self) -> str:
@@ -70,13 +71,18 @@ class DeltaTarget(Target):
         names = self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(found)
         return Shape(schema, {str(key): str(names[key]) for key in names})
 
+    def state(self) -> int | None:
+        snapshot = self._snapshot()
+        return None if snapshot is None else int(snapshot.version())
+
     def mark(self) -> int:
+        self._restores = self._read_restores()
         snapshot = self._snapshot()
         return 0 if snapshot is None else self._mark_of(snapshot)
 
     def marking(self, mark: int) -> Mapping[str, str]:
         return {
-            "spark.databricks.delta.write.txnAppId": self._application(),
+            "spark.databricks.delta.write.txnAppId": _application(self.owner, self._restores),
             "spark.databricks.delta.write.txnVersion": str(mark),
         }
 
@@ -116,15 +122,54 @@ class DeltaTarget(Target):
     def _jvm(self) -> Any:
         return self.session._jvm
 
+    def _log(self) -> Any:
+        """Delta asks for the thread's session while it reads its log."""
+        spark = self.session._jsparkSession
+        self._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark)
+        return self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark, self._path)
+
     def _snapshot(self) -> Any:
-        log = self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self.session._jsparkSession, self._path)
-        nothing = self._jvm.scala.Option.empty()
+        log, nothing = self._log(), self._jvm.scala.Option.empty()
         snapshot = log.update(False, nothing, nothing)
         return None if snapshot.version() < 0 else snapshot
 
     def _mark_of(self, snapshot: Any) -> int:
-        found = snapshot.transactions().get(self._application())
-        return int(found.get()) if found.isDefined() else 0
+        """The mark of a version. Restoring a table keeps its transaction versions, so a restored table has marks of its
+        own from there on, and before its first one the mark of the version it was restored to."""
+        restores = [each for each in self._restores if each.at <= snapshot.version()]
+        found = snapshot.transactions().get(_application(self.owner, restores))
+        if found.isDefined():
+            return int(found.get())
+        return self._mark_of(self._version(restores[-1].to)) if restores else 0
 
-    def _application(self) -> str:
-        return self.owner
+    def _read_restores(self) -> list[Restore]:
+        history = self.session.sql(f"DESCRIBE HISTORY {self.sql_name}").select(
+            "version", "operation", "operationParameters", F.col("timestamp").cast("string").alias("at")
+        )
+        commits = sorted(history.collect(), key=lambda each: each.version)
+        return [Restore(row.version, _restored_to(row, commits)) for row in commits if row.operation == "RESTORE"]
+
+    def _version(self, number: int) -> Any:
+        """An older version's snapshot."""
+        nothing = self._jvm.scala.Option.empty()
+        return self._log().getSnapshotAt(number, nothing, nothing, False)
+
+
+@dataclass(frozen=True)
+class Restore:
+    """The version `at` which a table was restored `to` an older one."""
+
+    at: int
+    to: int
+
+
+def _application(owner: str, restores: Sequence[Restore]) -> str:
+    """What a table's marks are kept under since it was last restored."""
+    return f"{owner}#{restores[-1].at}" if restores else owner
+
+
+def _restored_to(restore: Row, commits: Sequence[Row]) -> int:
+    given = restore.operationParameters
+    if given.get("version") not in (None, "NULL", "null"):
+        return int(given["version"])
+    return max(row.version for row in commits if row.at <= given["timestamp"])

@@ -146,6 +146,12 @@ class IcebergTarget(Target):
         found = {str(key): str(properties[key]) for key in properties}
         return Shape(self.session.table(self.sql_name).schema, found)
 
+    def state(self) -> int | None:
+        if not self.session.catalog.tableExists(self.sql_name):
+            return None
+        snapshot = self._table().currentSnapshot()
+        return 0 if snapshot is None else int(snapshot.snapshotId())
+
     def mark(self) -> int:
         table = self._table()
         snapshot = table.currentSnapshot()

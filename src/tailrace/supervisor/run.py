@@ -98,7 +98,11 @@ class Supervisor:
         self._spark = open_session(
             self._layout.spark_log,
             master=settings.master,
-            conf={**settings_for(sink for pipeline in self._pipelines for sink in pipeline.sinks), **ui, **settings.conf},
+            conf={
+                **settings_for(sink for pipeline in self._pipelines for sink in pipeline.sinks),
+                **ui,
+                **settings.conf,
+            },
             driver_memory=settings.driver_memory,
         )
         for pipeline in self._pipelines:

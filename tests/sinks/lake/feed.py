@@ -1,4 +1,4 @@
-"""A log in memory for lake sinks: changes are written by hand, and a fold in plain Python says what a table must hold."""
+"""A log in memory for lake sinks: changes are written by hand."""
 
 from __future__ import annotations
 

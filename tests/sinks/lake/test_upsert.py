@@ -3,69 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from datetime import UTC, date, datetime
+from decimal import Decimal
 
-import pytest
-from pyspark.sql import SparkSession
+from tests.sinks.lake.feed import schema_of
+from tests.sinks.lake.lake import Lake
 
-from tailrace.contracts import Delivery
-from tailrace.sinks.delta import DeltaSink
-from tailrace.sinks.iceberg import IcebergSink
-from tailrace.sinks.lake import LakeSink
-from tailrace.sinks.lake.keeper import LakeKeeper
-from tests.sinks.lake.feed import Feed, schema_of
-
-DELIVERY = Delivery("shop-feed", "acme", "shop")
+MakeLake = Callable[..., Lake]
 ORDERS = schema_of(1, "orders", {"id": "bigint", "n": "integer", "note": "text"})
 
-MakeSink = Callable[..., LakeSink]
 
-
-@pytest.fixture(params=["delta", "iceberg2", "iceberg3"])
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> MakeSink:
-    def sink(**options: Any) -> LakeSink:
-        options = {"write_mode": "upsert", "id": "lake", **options}
-        if request.param == "delta":
-            return DeltaSink.from_document({**options, "path": str(tmp_path / "lake")})
-        uri = f"sqlite:///{tmp_path}/catalog.db"
-        version = int(request.param[-1])
-        where = {"warehouse": str(tmp_path / "lake"), "catalog_uri": uri, "format_version": version}
-        return IcebergSink.from_document({**options, **where})
-
-    return sink
-
-
-class Lake:
-    def __init__(self, spark: SparkSession, sink: LakeSink, feed: Feed, state: Path) -> None:
-        self.spark, self.sink, self.feed, self.state = spark, sink, feed, state
-        state.mkdir(exist_ok=True)
-        self.keeper = self.open()
-        self.at = 0
-
-    def open(self) -> LakeKeeper:
-        return self.sink.keeper(self.spark, DELIVERY, self.feed, self.state)
-
-    def keep(self, start: int | None = None) -> None:
-        """Deliver what the feed has since the last time, or from `start` on."""
-        first = self.at if start is None else start
-        self.keeper.keep(self.feed.read(first, self.feed.end), self.feed.span(first))
-        self.at = self.feed.end
-
-    def rows(self, table: str = "public__orders", order: str = "id") -> list[dict[str, Any]]:
-        target = self.sink.target(self.spark, table, "reader")
-        found = target.session.sql(f"SELECT * FROM {target.sql_name} ORDER BY {order}").collect()
-        return [row.asDict() for row in found]
-
-
-@pytest.fixture
-def lake(spark: SparkSession, make: MakeSink, tmp_path: Path) -> Callable[..., Lake]:
-    return lambda feed, **options: Lake(spark, make(**options), feed, tmp_path / "state")
-
-
-def test_insert_update_delete_within_and_across_batches(spark: SparkSession, lake: Callable[..., Lake]) -> None:
-    feed = Feed(spark)
-    table = lake(feed)
+def test_insert_update_delete_within_and_across_batches(lake: MakeLake) -> None:
+    table = lake()
+    feed = table.feed
     for number in range(1, 6):
         feed.add(ORDERS, "c", {"id": number, "n": number, "note": "a"})
     table.keep()
@@ -84,3 +34,127 @@ def test_insert_update_delete_within_and_across_batches(spark: SparkSession, lak
         {"id": 6, "n": 66, "note": "c"},
         {"id": 8, "n": 8, "note": "not there before"},
     ]
+
+
+def test_columns_the_source_did_not_send_keep_their_value(lake: MakeLake) -> None:
+    """Across batches, within one, and through rows that get another key, twice in a row."""
+    table = lake()
+    feed = table.feed
+    for number in (1, 2, 3, 4, 5):
+        feed.add(ORDERS, "c", {"id": number, "n": 0, "note": f"long {number}"})
+    table.keep()
+    feed.add(ORDERS, "u", {"id": 1, "n": 1}, unchanged=["note"])
+    feed.add(ORDERS, "u", {"id": 2, "n": 1, "note": "newer"}).add(ORDERS, "u", {"id": 2, "n": 2}, unchanged=["note"])
+    feed.move(ORDERS, {"id": 3}, {"id": 30, "n": 3}, unchanged=["note"])
+    feed.add(ORDERS, "u", {"id": 30, "n": 4}, unchanged=["note"])
+    feed.add(ORDERS, "u", {"id": 4, "n": 5, "note": "newest"})
+    feed.move(ORDERS, {"id": 4}, {"id": 40, "n": 6}, unchanged=["note"])
+    feed.move(ORDERS, {"id": 40}, {"id": 41, "n": 7}, unchanged=["note"])
+    feed.add(ORDERS, "u", {"id": 5, "n": 8}, unchanged=["note"]).add(ORDERS, "d", {"id": 5})
+    feed.add(ORDERS, "c", {"id": 5, "n": 9, "note": None})
+    table.keep()
+    assert table.rows() == [
+        {"id": 1, "n": 1, "note": "long 1"},
+        {"id": 2, "n": 2, "note": "newer"},
+        {"id": 5, "n": 9, "note": None},
+        {"id": 30, "n": 4, "note": "long 3"},
+        {"id": 41, "n": 7, "note": "newest"},
+    ]
+
+
+def test_a_truncate_and_what_follows_it(lake: MakeLake) -> None:
+    table = lake()
+    table.feed.add(ORDERS, "r", {"id": 1, "n": 1, "note": "a"}).add(ORDERS, "r", {"id": 2, "n": 1, "note": "a"})
+    table.feed.add(ORDERS, "t").add(ORDERS, "c", {"id": 2, "n": 2, "note": "b"})
+    table.feed.add(ORDERS, "u", {"id": 2, "n": 3, "note": "c"})
+    table.keep()
+    assert table.rows() == [{"id": 2, "n": 3, "note": "c"}]
+    table.feed.add(ORDERS, "t")
+    table.keep()
+    assert table.rows() == []
+
+
+def test_a_repeat_changes_nothing(lake: MakeLake) -> None:
+    """The same batch again, a batch that overlaps, and everything again without checkpoint and ledger."""
+    table = lake()
+    table.feed.add(ORDERS, "c", {"id": 1, "n": 1, "note": "a"}).add(ORDERS, "c", {"id": 2, "n": 2, "note": "b"})
+    table.keep()
+    before = table.target().state()
+    table.keep(0)
+    assert table.target().state() == before, "a repeat made a commit"
+    table.feed.add(ORDERS, "u", {"id": 1, "n": 3, "note": "c"}).add(ORDERS, "c", {"id": 3, "n": 3, "note": "d"})
+    table.keep(0)
+    expected = [{"id": 1, "n": 3, "note": "c"}, {"id": 2, "n": 2, "note": "b"}, {"id": 3, "n": 3, "note": "d"}]
+    assert table.rows() == expected
+    (table.state / "tables.json").unlink()
+    table.again()
+    assert table.keeper.mark() == 0
+    table.keep(0)
+    assert table.rows() == expected
+    assert table.keeper.mark() == table.feed.end
+
+
+def test_a_table_that_was_rolled_back_catches_up(lake: MakeLake) -> None:
+    """At the next start, and with the next batch."""
+    table = lake()
+    table.feed.add(ORDERS, "c", {"id": 1, "n": 1, "note": "a"})
+    table.keep()
+    first = table.target().state()
+    for number in (2, 3):
+        table.feed.add(ORDERS, "c", {"id": number, "n": number, "note": "b"})
+    table.keep()
+    roll_back(table, first)
+    assert len(table.rows()) == 1
+    table.again()
+    assert [row["id"] for row in table.rows()] == [1, 2, 3]
+    roll_back(table, first)
+    table.feed.add(ORDERS, "u", {"id": 3, "n": 4, "note": "c"})
+    table.keep()
+    assert [row["n"] for row in table.rows()] == [1, 2, 4]
+    table.again()
+    table.keep(0)
+    assert [row["n"] for row in table.rows()] == [1, 2, 4]
+
+
+def roll_back(table: Lake, state: int | None) -> None:
+    name = table.target().sql_name
+    if table.sink.__class__.__name__ == "DeltaSink":
+        table.sql(f"RESTORE TABLE {{}} TO VERSION AS OF {state}")
+    else:
+        parts = name.replace("`", "").split(".")
+        table.sql(f"CALL {parts[0]}.system.rollback_to_snapshot('{'.'.join(parts[1:])}', {state})")
+
+
+def test_types_are_exact(lake: MakeLake) -> None:
+    kinds = {
+        "id": "bigint", "b": "boolean", "i": "integer", "d": "numeric(12,2)", "big": "numeric", "day": "date",
+        "at": "timestamp with time zone", "local": "timestamp(3) without time zone", "x": "bytea",
+        "f": "double precision", "tags": "text[]", "ns": "integer[]", "j": "jsonb", "doc": "document",
+        "u": "uuid",
+        "t": "time without time zone",
+    }  # fmt: skip
+    schema = schema_of(7, "kinds", kinds)
+    table = lake()
+    table.feed.add(
+        schema,
+        "c",
+        {
+            "id": 9223372036854775807, "b": True, "i": -2147483648, "d": "-1234567890.10", "big": "1e400",
+            "day": "2024-02-29", "at": "2024-02-29T23:59:59.123456Z", "local": "1969-12-31T23:59:59.123000",
+            "x": "AAH/", "f": "Infinity", "tags": ["a", None, 'q"'], "ns": [1, None, -3], "j": {"a": [1.10, None]},
+            "doc": {"b": [0.1, 12345678901234567890123]},
+            "u": "c0ffee00-0000-0000-0000-000000000000", "t": "12:00:00.000001",
+        },
+    ).add(schema, "c", {name: 1 if name == "id" else None for name in kinds})  # fmt: skip
+    table.keep()
+    empty, full = table.rows("public__kinds")
+    assert empty == {name: 1 if name == "id" else None for name in kinds}
+    at = full.pop("at")
+    assert at.astimezone(UTC) == datetime(2024, 2, 29, 23, 59, 59, 123456, UTC)
+    assert full == {
+        "id": 9223372036854775807, "b": True, "i": -2147483648, "d": Decimal("-1234567890.10"), "big": "1e400",
+        "day": date(2024, 2, 29), "local": datetime(1969, 12, 31, 23, 59, 59, 123000), "x": bytearray(b"\x00\x01\xff"),
+        "f": float("inf"), "tags": ["a", None, 'q"'], "ns": [1, None, -3], "j": '{"a": [1.1, null]}',
+        "doc": '{"b": [0.1, 12345678901234567890123]}',
+        "u": "c0ffee00-0000-0000-0000-000000000000", "t": "12:00:00.000001",
+    }  # fmt: skip

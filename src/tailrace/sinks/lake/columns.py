@@ -46,8 +46,21 @@ _PLAIN: dict[str, DataType] = {
     "int unsigned": LongType(),
     "bigint unsigned": DecimalType(20, 0),
 }
-_JSON = ("json", "jsonb")
+JSON = ("json", "jsonb")
 _DECIMAL = re.compile(r"(?:numeric|decimal)\((\d+)(?:,\s*(-?\d+))?\)")
+
+
+_TEXTS = ("text", "character", "char", "varchar", "bpchar", "name", "uuid", "time", "interval", "money", "inet", "cidr")
+_TEXTS += ("macaddr", "bit", "xml", "point", "line", "lseg", "box", "path", "polygon", "circle", "tsvector", "tsquery")
+
+
+def is_verbatim(spelled: str) -> bool:
+    """Whether values may be JSON other than strings, whose text must stay as it is: JSON's own types, and those of the
+    user's."""
+    if spelled in JSON:
+        return True
+    known = isinstance(type_of(spelled, variant=False), StringType) and not spelled.startswith(("numeric", *_TEXTS))
+    return known and not spelled.endswith("[]")
 
 
 def type_of(spelled: str, *, variant: bool) -> DataType:
@@ -56,7 +69,7 @@ def type_of(spelled: str, *, variant: bool) -> DataType:
     if name.endswith("[]"):
         element = type_of(name.removesuffix("[]"), variant=False)
         return ArrayType(element)
-    if name in _JSON:
+    if name in JSON:
         return VariantType() if variant else TEXT
     digits = _DECIMAL.fullmatch(name)
     if digits:

@@ -6,7 +6,7 @@ value only the table itself has.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, Window
@@ -15,6 +15,7 @@ from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from tailrace.sinks.lake.columns import text, unfit, value
 from tailrace.sinks.lake.target import literal, quoted
+from tailrace.sinks.lake.verbatim import members
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,10 @@ class Reading:
 
     types: Mapping[str, DataType]
     key: tuple[str, ...]
+    json: tuple[str, ...] = ()
+    """Columns whose values are JSON, to be kept as they are..."""
+    nested: tuple[str, ...] = ()
+    """...and those that may hold some."""
 
     @property
     def texts(self) -> StructType:
@@ -35,7 +40,14 @@ class Reading:
 
     def parsed(self, image: str) -> Column:
         """The texts of an image."""
-        return F.from_json(F.col(image), self.texts, {"mode": "FAILFAST"})
+        row = F.from_json(F.col(image), self.texts, {"mode": "FAILFAST"})
+        for names, only_nested in ((self.json, False), (self.nested, True)):
+            if names:
+                found = _members(names, only_nested)(F.col(image))
+                for place, name in enumerate(names):
+                    text = found[f"c{place}"]
+                    row = row.withField(quoted(name), F.coalesce(text, row[name]) if only_nested else text)
+        return F.when(F.col(image).isNotNull(), row)
 
     def typed(self) -> list[Column]:
         """The version's columns, from the texts in `row`."""
@@ -50,6 +62,11 @@ class Reading:
         )
         found = f"filter(array({entries}), e -> e is not null)" if entries else "array()"
         return F.expr(f"map_from_entries(cast({found} as array<struct<key:string,value:string>>))")
+
+
+def _members(names: Sequence[str], only_nested: bool) -> Callable[[Column], Column]:
+    kind = ", ".join(f"c{place} string" for place in range(len(names)))
+    return F.arrow_udf(members(names, only_nested=only_nested), f"struct<{kind}>")
 
 
 def last_of_each_key(rows: DataFrame, reading: Reading) -> DataFrame:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from tailrace.errors import LogError, SinkError, TailraceError
 from tailrace.sinks.lake.ledger import Entry, Ledger
 from tailrace.sinks.lake.share import Share, steps, survey
 from tailrace.sinks.lake.table import KeptTable
+from tailrace.sinks.lake.target import lake_session, viewed
 from tailrace.sinks.tables import Kept, Log
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ class LakeKeeper:
     def __init__(self, sink: LakeSink, spark: SparkSession, delivery: Delivery, log: Log, state_dir: Path) -> None:
         self._sink, self._spark, self._delivery, self._log = sink, spark, delivery, log
         self._ledger = Ledger(state_dir / "tables.json", log.log_id)
+        self._session = lake_session(spark, {})
         self._tables: dict[str, KeptTable] = {}
         self._lock = threading.Lock()
         threads = sink.write_executor_threads or max(2, (os.cpu_count() or 2))
@@ -44,23 +47,33 @@ class LakeKeeper:
     def settle(self) -> None:
         end = self._ledger.state.mark
         for name, entry in self._ledger.state.tables.items():
-            start = self._table(name).mark()
+            start = self._table(name).look()
             if entry.reason or start < entry.mark:
                 self._catch_up(name, start, end)
 
     def keep(self, changes: DataFrame, span: Span) -> dict[int, Kept]:
-        changes = changes.persist()
-        try:
-            shares = survey(changes, self._log.versions())
-            entries = dict(self._each(shares, lambda share: self._apply(changes, share, span.start, span.end)))
-        finally:
-            changes.unpersist()
+        with self._held(changes) as view:
+            shares = self._survey(view)
+            entries = dict(self._each(shares, lambda share: self._apply(view, share, span.start, span.end)))
         self._ledger.move(max(self._ledger.state.mark, span.end), entries)
         return {part.schema.id: Kept(part.rows, part.last_us) for share in shares for part in share.parts}
 
     def warnings(self) -> tuple[str, ...]:
         tables = self._ledger.state.tables
         return tuple(f"{name} halted: {entry.reason}" for name, entry in tables.items() if entry.reason)
+
+    @contextmanager
+    def _held(self, changes: DataFrame) -> Iterator[str]:
+        """A view of the changes, which are read once."""
+        changes = changes.persist()
+        try:
+            with viewed(changes) as view:
+                yield view
+        finally:
+            changes.unpersist()
+
+    def _survey(self, view: str) -> list[Share]:
+        return survey(self._session.table(view), self._log.versions())
 
     # -- one table -------------------------------------------------------------------------------------------
 
@@ -78,24 +91,29 @@ class LakeKeeper:
             raise failure
         return results
 
-    def _apply(self, changes: DataFrame, share: Share, start: int, end: int) -> Entry:
+    def _apply(self, view: str, share: Share, start: int, end: int) -> Entry:
         """Bring one table to `end`; where it halts, say so and keep the log for it."""
         known = self._ledger.state.tables.get(share.name, Entry())
         if known.reason:
             return known
         table = self._table(share.name)
+        if table.look() < min(known.mark, start):  # somebody rolled it back
+            self._catch_up(share.name, table.mark(), start)
+            known = self._ledger.state.tables[share.name]
+            if known.reason:
+                return known
         try:
-            self._bring(table, changes, share, start, end)
+            self._bring(table, view, share, start, end)
         except TailraceError as error:
             if not halts_table(error):
                 raise
             self._log.retain(share.name, table.mark())
-            return Entry(table.mark(), str(error))
-        return Entry(table.mark())
+            return Entry(table.committed, f"{error}; {error.hint}")
+        return Entry(table.committed)
 
-    def _bring(self, table: KeptTable, changes: DataFrame, share: Share, start: int, end: int) -> None:
+    def _bring(self, table: KeptTable, view: str, share: Share, start: int, end: int) -> None:
         ids = [part.schema.id for part in share.parts]
-        mine = changes.filter(F.col("schema_id").isin(ids))
+        mine = table.target.session.table(view).filter(F.col("schema_id").isin(ids))
         breaking = frozenset("s" if self._sink.write_mode == "append" else "st")
         for attempt in range(CONFLICT_TRIES):
             try:
@@ -113,20 +131,16 @@ class LakeKeeper:
             reason = LogError(
                 "log.expired",
                 f"the table holds every change before offset {start}, but the log begins at {self._log.earliest}",
-                hint=f"read it anew: tailrace snapshot PIPELINE --table {name}",
+                hint="give the sink another id, then read the tables anew: tailrace snapshot PIPELINE",
             )
             self._ledger.move(end, {name: Entry(start, f"{reason}; {reason.hint}")})
             return
         entry = Entry(start)
         for until in self._log.ends(start, end):
-            changes = self._log.read(start, until).persist()
-            try:
-                shares = [share for share in survey(changes, self._log.versions()) if share.name == name]
+            with self._held(self._log.read(start, until)) as view:
                 self._ledger.state.tables[name] = Entry(start)
-                for share in shares:
-                    entry = self._apply(changes, share, start, until)
-            finally:
-                changes.unpersist()
+                for share in (each for each in self._survey(view) if each.name == name):
+                    entry = self._apply(view, share, start, until)
             if entry.reason:
                 break
             start = until

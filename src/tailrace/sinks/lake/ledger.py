@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -33,12 +34,14 @@ class Ledger:
 
     def __init__(self, file: Path, log_id: str) -> None:
         self._file = file
+        self._lock = threading.Lock()
         self.state = _load(file, log_id)
 
     def move(self, mark: int, tables: dict[str, Entry]) -> None:
         """Everything below `mark` is settled, with `tables` as they are now. Durable when it returns."""
-        self.state = replace(self.state, mark=mark, tables=self.state.tables | tables)
-        self._save()
+        with self._lock:
+            self.state = replace(self.state, mark=mark, tables=self.state.tables | tables)
+            self._save()
 
     def _save(self) -> None:
         draft = self._file.with_name(f".{self._file.name}.{os.getpid()}")

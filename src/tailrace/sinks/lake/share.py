@@ -108,6 +108,8 @@ def steps(changes: DataFrame, share: Share, start: int, end: int, breaking: froz
     """What to do with a table's changes of `[start, end)`, in order. `changes` are the table's, `breaking` the ops that
     are steps of their own."""
     parts = [part for part in share.parts if part.last >= start]
+    if not parts:
+        return []
     _refuse_mixed(parts)
     found: list[Step] = []
     for part, follower in zip(parts, [*parts[1:], None], strict=True):

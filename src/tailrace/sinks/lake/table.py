@@ -12,6 +12,7 @@ from tailrace.contracts import Delivery
 from tailrace.errors import SinkError
 from tailrace.schema import TableSchema, differences
 from tailrace.sinks.lake import evolve, merge
+from tailrace.sinks.lake.columns import JSON, is_verbatim
 from tailrace.sinks.lake.fold import Reading, folded, last_of_each_key, moved_cuts, with_moved, with_row
 from tailrace.sinks.lake.share import Clear, Evolve, Rows, Step
 from tailrace.sinks.lake.target import LOG, Shape
@@ -41,14 +42,24 @@ class KeptTable:
         owner = f"{delivery.pipeline}/{sink.id}/{log_id}"
         self.target = sink.target(spark, sink.name_of(schema, delivery), owner)
         self._mark: int | None = None
+        self._state: int | None = None
+        self.committed = 0
+        """The last mark that is in a commit: a step that changes nothing makes none."""
         self._empty = False
         """Whether it is known to hold no row."""
 
     def mark(self) -> int:
         """How far the table is."""
         if self._mark is None:
-            self._mark = self.target.mark() if self.target.shape() is not None else 0
+            self._state = self.target.state()
+            self._mark = self.committed = 0 if self._state is None else self.target.mark()
         return self._mark
+
+    def look(self) -> int:
+        """How far the table is, whatever others did to it since."""
+        if self._state != self.target.state():
+            self.forget()
+        return self.mark()
 
     def forget(self) -> None:
         """Somebody else wrote: look again."""
@@ -65,7 +76,9 @@ class KeptTable:
                 self._clear(step.end)
             case Evolve():
                 self._evolve(step)
-        self._mark = step.end
+        before, self._mark, self._state = self._state, step.end, self.target.state()
+        if self._state != before:
+            self.committed = step.end
 
     # -- steps -----------------------------------------------------------------------------------------------
 
@@ -97,7 +110,7 @@ class KeptTable:
             shape = self._ready(step.schema)
             mine = (F.col("schema_id") == step.schema.id) & (F.col("seq") >= max(step.start, self.mark()))
             rows = changes.filter(mine & (F.col("seq") < step.end) & (F.col("op") != "s"))
-            reading = Reading({c.name: shape.schema[c.name].dataType for c in step.schema.columns}, step.schema.key)
+            reading = _reading(step.schema, shape)
             if self._sink.write_mode == "append":
                 done = self._append(_history(rows, reading), reading, step)
             elif not step.schema.key:
@@ -212,6 +225,17 @@ class KeptTable:
                     hint="set evolution: adapt (the column becomes text) or lenient, then start again: it catches up",
                     where=schema.name,
                 )
+
+
+def _reading(schema: TableSchema, shape: Shape) -> Reading:
+    types = {column.name: shape.schema[column.name].dataType for column in schema.columns}
+    verbatim = [column for column in schema.columns if is_verbatim(column.type)]
+    return Reading(
+        types,
+        schema.key,
+        tuple(column.name for column in verbatim if column.type in JSON),
+        tuple(column.name for column in verbatim if column.type not in JSON),
+    )
 
 
 def _history(rows: DataFrame, reading: Reading) -> DataFrame:

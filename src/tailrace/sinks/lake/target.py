@@ -64,13 +64,9 @@ class Target(ABC):
     """Names of the JVM's exceptions that say somebody else wrote at the same time."""
 
     def __init__(self, spark: SparkSession, name: str, owner: str, settings: Mapping[str, str]) -> None:
-        self.session = spark.newSession()
+        self.session = lake_session(spark, settings)
         self.owner = owner
         self._name = name
-        for key, text in {**_SETTINGS, **settings}.items():
-            self.session.conf.set(key, text)
-        cores = spark.sparkContext.defaultParallelism
-        self.session.conf.set("spark.sql.shuffle.partitions", str(max(2, cores)))
 
     @property
     @abstractmethod
@@ -84,6 +80,10 @@ class Target(ABC):
     @abstractmethod
     def mark(self) -> int:
         """The offset below which the table, as it is now, holds every change; 0: it has no mark."""
+
+    @abstractmethod
+    def state(self) -> int | None:
+        """Another value whenever the table is another: its version or snapshot; None where there is no table."""
 
     @abstractmethod
     def marking(self, mark: int) -> Mapping[str, str]:
@@ -156,6 +156,15 @@ class Target(ABC):
             return False
         text = str(error)
         return any(name in text for name in self.CONFLICTS)
+
+
+def lake_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
+    """A session for large joins, where the stream's own is for small batches."""
+    session = spark.newSession()
+    cores = spark.sparkContext.defaultParallelism
+    for key, text in {**_SETTINGS, "spark.sql.shuffle.partitions": str(max(2, cores)), **settings}.items():
+        session.conf.set(key, text)
+    return session
 
 
 @contextmanager

@@ -1,0 +1,115 @@
+"""Members of JSON objects as the very text they have. Spark's JSON functions write numbers anew, and lose digits."""
+
+# numba infers the types of what it compiles.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+QUOTE, BACKSLASH, COMMA, COLON, NULL = 34, 92, 44, 58, 110
+OPENING, CLOSING = (91, 123), (93, 125)
+
+
+def members(names: Sequence[str], *, only_nested: bool) -> Callable[[pa.Array[Any]], pa.Array[Any]]:
+    """A function from JSON objects, without blanks between their members, to structs of the members' texts.
+
+    With `only_nested` a member that is neither object nor array is null; a JSON null always is.
+    """
+    keys = [json.dumps(name, ensure_ascii=False).encode() for name in names]
+    fields = [f"c{place}" for place in range(len(names))]
+
+    def split(images: pa.Array[Any]) -> pa.Array[Any]:
+        columns = [_texts(images, key, only_nested) for key in keys]
+        return pa.StructArray.from_arrays(columns, fields)
+
+    return split
+
+
+def _texts(images: pa.Array[Any], key: bytes, only_nested: bool) -> pa.Array[Any]:
+    images = images.cast(pa.large_string())
+    _, offsets, data = images.buffers()
+    count = len(images)
+    places = np.frombuffer(offsets, dtype=np.int64, count=images.offset + count + 1)[images.offset :]
+    text = np.frombuffer(data, dtype=np.uint8) if data is not None else np.empty(0, dtype=np.uint8)
+    missing = np.asarray(images.is_null())
+    spans = find(text, places, missing, np.frombuffer(key, dtype=np.uint8), only_nested)
+    raw = bytes(text)
+    return pa.array([None if start < 0 else raw[start:end].decode() for start, end in spans.tolist()], pa.string())
+
+
+@njit(cache=True, nogil=True)
+def find(text, places, missing, key, only_nested):
+    """(start, end) of the member `key` in each object; -1 where there is none."""
+    spans = np.full((len(missing), 2), -1, dtype=np.int64)
+    for row in range(len(missing)):
+        if not missing[row]:
+            start, end = _member(text, places[row] + 1, places[row + 1], key)
+            nested = start >= 0 and text[start] in OPENING
+            if start >= 0 and text[start] != NULL and (nested or not only_nested):
+                spans[row, 0], spans[row, 1] = start, end
+    return spans
+
+
+@njit(cache=True, nogil=True)
+def _member(text, p, end, key):
+    while p < end and text[p] == QUOTE:
+        name = p
+        p = _past_string(text, p)
+        same = p - name == len(key)
+        for k in range(len(key)):
+            if not same:
+                break
+            same = text[name + k] == key[k]
+        p = _past_blanks(text, p) + 1
+        start = _past_blanks(text, p)
+        p = _past_value(text, start, end)
+        if same:
+            return start, p
+        p = _past_blanks(text, _past_blanks(text, p) + 1) if p < end - 1 else end
+    return -1, -1
+
+
+@njit(cache=True, nogil=True)
+def _past_blanks(text, p):
+    while p < len(text) and text[p] in (32, 9):
+        p += 1
+    return p
+
+
+@njit(cache=True, nogil=True)
+def _past_string(text, p):
+    p += 1
+    while text[p] != QUOTE:
+        p += 2 if text[p] == BACKSLASH else 1
+    return p + 1
+
+
+@njit(cache=True, nogil=True)
+def _past_value(text, p, end):
+    depth = 0
+    while p < end:
+        byte = text[p]
+        if byte == QUOTE:
+            p = _past_string(text, p)
+            if depth == 0:
+                return p
+            continue
+        if byte in OPENING:
+            depth += 1
+        elif byte in CLOSING:
+            if depth == 0:
+                return p
+            depth -= 1
+            if depth == 0:
+                return p + 1
+        elif depth == 0 and byte in (COMMA, 32, 9):
+            return p
+        p += 1
+    return p

@@ -1,0 +1,39 @@
+"""A lake of each format, fed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tailrace.sinks.delta import DeltaSink
+from tailrace.sinks.iceberg import IcebergSink
+from tailrace.sinks.lake import LakeSink
+from tests.sinks.lake.feed import Feed
+from tests.sinks.lake.lake import Lake
+
+MakeSink = Callable[..., LakeSink]
+
+
+@pytest.fixture(params=["delta", "iceberg2", "iceberg3"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> MakeSink:
+    """`make(**options)`: a sink of the format."""
+    return lambda **options: sink_of(request.param, tmp_path, **options)
+
+
+def sink_of(kind: str, folder: Path, **options: Any) -> LakeSink:
+    options = {"write_mode": "upsert", "id": "lake", **options}
+    if kind == "delta":
+        return DeltaSink.from_document({**options, "path": str(folder / "lake")})
+    catalog = f"sqlite:///{folder}/catalog.db"
+    where = {"warehouse": str(folder / "lake"), "catalog_uri": catalog, "format_version": int(kind[-1])}
+    return IcebergSink.from_document({**options, **where})
+
+
+@pytest.fixture
+def lake(spark: SparkSession, make: MakeSink, tmp_path: Path) -> Callable[..., Lake]:
+    """`lake(**options)`: a sink with a feed of its own."""
+    return lambda **options: Lake(spark, make(**options), Feed(spark), tmp_path / "state")

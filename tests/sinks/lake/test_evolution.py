@@ -1,0 +1,165 @@
+"""Tables that change: columns come, go, get other names and types, and values that do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tailrace.schema import Column
+from tests.sinks.lake.conftest import MakeSink
+from tests.sinks.lake.feed import schema_of
+from tests.sinks.lake.lake import Lake
+
+MakeLake = Callable[..., Lake]
+V1 = schema_of(1, "orders", {"id": "bigint", "n": "integer", "note": "text"})
+V2 = replace(
+    V1,
+    id=2,
+    columns=(
+        Column("id", "bigint", number=1),
+        Column("n", "bigint", number=2),
+        Column("remark", "text", number=3),
+        Column("status", "text", number=4),
+        Column("price", "numeric(10,2)", number=5),
+    ),
+)
+V3 = replace(V2, id=3, columns=tuple(c for c in V2.columns if c.name != "price"))
+
+
+def test_columns_come_with_their_default_get_another_name_and_a_wider_type(lake: MakeLake) -> None:
+    """In the middle of a batch, and again after a crash between the steps."""
+    table = lake()
+    table.feed.add(V1, "c", {"id": 1, "n": 1, "note": "a"}).add(V1, "c", {"id": 2, "n": 2, "note": None})
+    table.feed.evolve(V2, {"status": "new", "price": "9.50"})
+    table.feed.add(V2, "u", {"id": 2, "n": 1 << 40, "remark": "b", "status": "sent", "price": None})
+    table.keep()
+    table.feed.evolve(V3)
+    table.feed.add(V3, "c", {"id": 3, "n": 3, "remark": "c", "status": None})
+    table.again()
+    table.keep()
+    assert [{**row, "price": str(row["price"])} for row in table.rows()] == [
+        {"id": 1, "n": 1, "remark": "a", "status": "new", "price": "9.50"},
+        {"id": 2, "n": 1 << 40, "remark": "b", "status": "sent", "price": "None"},
+        {"id": 3, "n": 3, "remark": "c", "status": None, "price": "None"},
+    ]
+
+
+def test_dropped_columns_can_go(lake: MakeLake) -> None:
+    table = lake(dropped_columns="drop")
+    table.feed.add(V2, "c", {"id": 1, "n": 1, "remark": "a", "status": "x", "price": "1.00"})
+    table.feed.evolve(V3)
+    table.feed.add(V3, "c", {"id": 2, "n": 2, "remark": "b", "status": "y"})
+    table.keep()
+    assert table.rows() == [
+        {"id": 1, "n": 1, "remark": "a", "status": "x"},
+        {"id": 2, "n": 2, "remark": "b", "status": "y"},
+    ]
+
+
+TEXT_N = replace(V1, id=4, columns=(V1.columns[0], Column("n", "text", number=2), V1.columns[2]))
+
+
+def _retyped(table: Lake) -> None:
+    table.feed.add(V1, "c", {"id": 1, "n": 1, "note": "a"})
+    table.feed.evolve(TEXT_N)
+    table.feed.add(TEXT_N, "c", {"id": 2, "n": "two", "note": "b"}).add(TEXT_N, "c", {"id": 3, "n": "3", "note": "c"})
+
+
+def test_adapt_makes_a_column_text(lake: MakeLake) -> None:
+    table = lake(evolution="adapt")
+    _retyped(table)
+    table.keep()
+    assert [(row["id"], row["n"]) for row in table.rows()] == [(1, "1"), (2, "two"), (3, "3")]
+
+
+def test_lenient_sets_values_aside_that_do_not_fit(lake: MakeLake) -> None:
+    table = lake(evolution="lenient")
+    _retyped(table)
+    table.feed.add(TEXT_N, "u", {"id": 1, "n": "one", "note": "a"})
+    table.keep()
+    assert [(row["n"], row["_unfit"]) for row in table.rows()] == [(None, {"n": "one"}), (None, {"n": "two"}), (3, {})]
+
+
+OTHER = schema_of(9, "other", {"id": "bigint", "d": "numeric(6,2)"})
+
+
+def test_a_table_that_halts_is_caught_up_alone(lake: MakeLake, make: MakeSink) -> None:
+    """The others go on, the log keeps what it needs, and with another policy it catches up."""
+    table = lake(tables={"public.orders": {"evolution": "halt"}})
+    _retyped(table)
+    table.feed.add(OTHER, "c", {"id": 1, "d": "1.00"})
+    table.keep()
+    assert [row["id"] for row in table.rows()] == [1]
+    assert [row["id"] for row in table.rows("public__other")] == [1]
+    [warning] = table.keeper.warnings()
+    assert "public.orders" in warning and "evolution: adapt" in warning
+    assert table.feed.retained == {"public.orders": 1}
+    table.feed.add(V1, "m").changes[-1]["op"] = "m"
+    table.feed.add(TEXT_N, "u", {"id": 2, "n": "zwei", "note": "b"}).add(OTHER, "u", {"id": 1, "d": "2.00"})
+    table.keep()
+    assert str(table.rows("public__other")[0]["d"]) == "2.00"
+    table.again(make(evolution="adapt"))
+    assert table.keeper.warnings() == () and table.feed.retained == {}
+    assert [(row["id"], row["n"]) for row in table.rows()] == [(1, "1"), (2, "zwei"), (3, "3")]
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("adapt", ["1.25", "NaN"]), ("lenient", ["1.25", None]), ("halt", ["1.25"])],
+)
+def test_values_that_do_not_fit_follow_the_policy(lake: MakeLake, policy: str, expected: list[Any]) -> None:
+    table = lake(evolution=policy)
+    table.feed.add(OTHER, "c", {"id": 1, "d": "1.25"})
+    table.keep()
+    table.feed.add(OTHER, "c", {"id": 2, "d": "NaN"})
+    table.keep()
+    rows = table.rows("public__other")
+    assert [None if row["d"] is None else str(row["d"]) for row in rows] == expected
+    if policy == "lenient":
+        assert rows[1]["_unfit"] == {"d": "NaN"}
+    assert bool(table.keeper.warnings()) == (policy == "halt")
+
+
+def test_history_has_every_change(lake: MakeLake) -> None:
+    table = lake(write_mode="append")
+    table.feed.add(V1, "c", {"id": 1, "n": 1, "note": "a"}).add(V1, "u", {"id": 1, "n": 2}, unchanged=["note"])
+    table.feed.add(V1, "d", {"id": 1}).add(V1, "t").evolve(V2).add(V2, "c", {"id": 2, "n": 3, "remark": "b"})
+    table.keep()
+    table.keep(0)
+    rows = table.rows(order="_seq")
+    assert [(row["_op"], row["id"], row["n"], row["remark"], row["_unchanged"]) for row in rows] == [
+        ("c", 1, 1, "a", None),
+        ("u", 1, 2, None, ["note"]),
+        ("d", 1, None, None, None),
+        ("t", None, None, None, None),
+        ("c", 2, 3, "b", None),
+    ]
+    assert [row["_seq"] for row in rows] == [0, 1, 2, 3, 5]
+    assert rows[0]["_event_id"] == "e0" and rows[0]["_position"] == "0/0" and rows[0]["_tx"] == "0"
+
+
+def test_soft_deletes_stay_marked(lake: MakeLake) -> None:
+    table = lake(soft_delete=True)
+    for number in (1, 2, 3):
+        table.feed.add(V1, "c", {"id": number, "n": number, "note": "a"})
+    table.feed.add(V1, "d", {"id": 1})
+    table.keep()
+    table.feed.add(V1, "d", {"id": 2}).add(V1, "d", {"id": 3}).add(V1, "c", {"id": 3, "n": 4, "note": "b"})
+    table.keep()
+    rows = table.rows()
+    assert [(row["id"], row["n"], row["_deleted"]) for row in rows] == [(2, 2, True), (3, 4, False)]
+    assert rows[0]["_deleted_at"] is not None and rows[1]["_deleted_at"] is None
+
+
+def test_tables_without_a_key(lake: MakeLake) -> None:
+    keyless = schema_of(5, "clicks", {"at": "bigint"}, ())
+    table = lake()
+    table.feed.add(keyless, "c", {"at": 1}).add(keyless, "c", {"at": 1})
+    table.keep()
+    assert [row["at"] for row in table.rows("public__clicks", "at")] == [1, 1]
+    table.feed.add(keyless, "d", {"at": 1})
+    table.keep()
+    assert "has no key" in table.keeper.warnings()[0]

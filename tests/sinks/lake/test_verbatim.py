@@ -1,0 +1,38 @@
+"""Members of JSON images keep their text."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from tailrace.sinks.lake.verbatim import members
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1.10",
+        "12345678901234567890.098765432109876543210",
+        '{"b":1,"b":2}',
+        "[1, 2 ,[3]]",
+        '"a\\"b,}"',
+        "1e5",
+        "{}",
+        "true",
+    ],
+)
+def test_a_member_is_the_text_it_was(text: str) -> None:
+    image = f'{{"id":1,"jé\\"x":{text},"z":"}}"}}'
+    [found] = members(['jé"x'], only_nested=False)(pa.array([image])).to_pylist()
+    assert found == {"c0": text}
+    assert json.loads(image)["z"] == "}"
+
+
+def test_nulls_missing_members_and_slices() -> None:
+    images = pa.array(['{"a":1}', None, '{"a":null}', '{"b":"a","a":[1]}', "{}"])
+    found = members(["a"], only_nested=False)(images.slice(1)).to_pylist()
+    assert [each["c0"] for each in found] == [None, None, "[1]", None]
+    nested = members(["a"], only_nested=True)(images).to_pylist()
+    assert [each["c0"] for each in nested] == [None, None, None, "[1]", None]
