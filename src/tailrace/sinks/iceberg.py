@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.config import Secret
 from tailrace.contracts import EXTENSIONS, Jar
@@ -151,6 +151,15 @@ class IcebergTarget(Target):
             return None
         snapshot = self._table().currentSnapshot()
         return 0 if snapshot is None else int(snapshot.snapshotId())
+
+    def at(self, state: int) -> DataFrame:
+        """Under today's names: a snapshot has those from when it was made, and a changed column makes no snapshot."""
+        if not state:
+            return self.session.table(self.sql_name).limit(0)
+        table, then = self._table(), super().at(state)
+        known = table.schemas().get(table.snapshot(state).schemaId())
+        names = {str(each.name()): table.schema().findField(each.fieldId()) for each in known.columns()}
+        return then.select(*(then[quoted(was)].alias(str(now.name())) for was, now in names.items() if now is not None))
 
     def mark(self) -> int:
         table = self._table()
