@@ -51,7 +51,6 @@ spec:
   sinks:
     - {{type: delta, config: {{id: delta, path: {folder}/delta, {quick}}}}}
     - {{type: iceberg, config: {{id: iceberg, warehouse: {folder}/iceberg, {quick}}}}}
-    - {{type: delta, config: {{id: history, path: {folder}/history, write_mode: append, commit_interval: 30s}}}}
 """
         )
         self.platform.write_text(

@@ -26,7 +26,7 @@ from tailrace.sinks.lake import LakeSink
 from tailrace.sinks.lake.evolve import wanted_types
 from tailrace.sinks.lake.target import Target
 from tailrace.spark.compare import Compared, Comparison, Difference, read_key
-from tailrace.spark.snapshot import Outcome, ReadHere, ReadInSpark, Task
+from tailrace.spark.snapshot import Outcome, Read, ReadHere, ReadInSpark, Task
 from tailrace.supervisor.verify.passage import Passage, Patience, Pin
 from tailrace.supervisor.verify.report import Shown, TableReport
 from tailrace.supervisor.verify.touches import TouchedKeys, Touches
@@ -213,7 +213,8 @@ class TableVerification:
         ]
         parallel = self._source.snapshot.max_parallel_chunks
         tasks = [chunks[place::parallel] for place in range(min(parallel, len(chunks)))]
-        read = ReadInSpark(self._spark, ReadHere(self._source, self._folder))
+        here = ReadHere(self._source, self._folder)
+        read: Read = here if extents[0].keys else ReadInSpark(self._spark, here)  # a few rows need no task
         with ThreadPoolExecutor(parallel, "verify") as pool:
             outcomes: list[Outcome] = [each for part in pool.map(read, tasks) for each in part]
         for error in (each for each in outcomes if isinstance(each, TailraceError)):
