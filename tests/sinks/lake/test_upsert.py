@@ -121,8 +121,8 @@ def roll_back(table: Lake, state: int | None) -> None:
     if table.sink.__class__.__name__ == "DeltaSink":
         table.sql(f"RESTORE TABLE {{}} TO VERSION AS OF {state}")
     else:
-        parts = name.replace("`", "").split(".")
-        table.sql(f"CALL {parts[0]}.system.rollback_to_snapshot('{'.'.join(parts[1:])}', {state})")
+        plain = name.replace("`", "")
+        table.sql(f"CALL {plain.split('.')[0]}.system.rollback_to_snapshot('{plain}', {state})")
 
 
 def test_types_are_exact(lake: MakeLake) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from tailrace.sinks.lake.columns import text, unfit, value
@@ -66,7 +67,8 @@ class Reading:
 
 def _members(names: Sequence[str], only_nested: bool) -> Callable[[Column], Column]:
     kind = ", ".join(f"c{place} string" for place in range(len(names)))
-    return F.arrow_udf(members(names, only_nested=only_nested), f"struct<{kind}>")
+    made: Callable[[Column], Column] = arrow_udf(members(names, only_nested=only_nested), f"struct<{kind}>")
+    return made
 
 
 def last_of_each_key(rows: DataFrame, reading: Reading) -> DataFrame:

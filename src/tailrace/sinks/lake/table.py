@@ -30,7 +30,7 @@ HISTORY: dict[str, DataType] = {
     "_unchanged": ArrayType(StringType()),
 }
 """What `append` adds to each change."""
-SOFT: dict[str, DataType] = {"_deleted": BooleanType(), "_deleted_at": TimestampType()}
+SOFT: dict[str, DataType] = {"_is_deleted": BooleanType(), "_deleted_at": TimestampType()}
 """What `soft_delete` adds to each row."""
 
 
@@ -86,8 +86,8 @@ class KeptTable:
         if self.target.shape() is None:
             return
         if self._sink.soft_delete:
-            gone = "`_deleted` = true, `_deleted_at` = current_timestamp()"
-            self.target.execute(f"UPDATE {self.target.sql_name} SET {gone} WHERE NOT `_deleted`", mark)
+            gone = "`_is_deleted` = true, `_deleted_at` = current_timestamp()"
+            self.target.execute(f"UPDATE {self.target.sql_name} SET {gone} WHERE NOT `_is_deleted`", mark)
             return
         self.target.clear(mark)
         self._empty = True
@@ -165,7 +165,7 @@ class KeptTable:
         return not self._sink.soft_delete and self.target.existing().properties.get(LOG) == self._log_id
 
     def _alive(self) -> list[Column]:
-        return [F.lit(False).alias("_deleted")] if self._sink.soft_delete else []
+        return [F.lit(False).alias("_is_deleted")] if self._sink.soft_delete else []
 
     def _append(self, rows: DataFrame, reading: Reading, step: Rows) -> bool:
         """Add rows: texts in `row`, and the sink's own columns."""

@@ -25,7 +25,7 @@ def members(names: Sequence[str], *, only_nested: bool) -> Callable[[pa.Array[An
     keys = [json.dumps(name, ensure_ascii=False).encode() for name in names]
     fields = [f"c{place}" for place in range(len(names))]
 
-    def split(images: pa.Array[Any]) -> pa.Array[Any]:
+    def split(images: pa.Array) -> pa.Array:  # type: ignore[type-arg]  # Spark evaluates these
         columns = [_texts(images, key, only_nested) for key in keys]
         return pa.StructArray.from_arrays(columns, fields)
 
@@ -35,9 +35,10 @@ def members(names: Sequence[str], *, only_nested: bool) -> Callable[[pa.Array[An
 def _texts(images: pa.Array[Any], key: bytes, only_nested: bool) -> pa.Array[Any]:
     images = images.cast(pa.large_string())
     _, offsets, data = images.buffers()
+    assert offsets is not None
     count = len(images)
-    places = np.frombuffer(offsets, dtype=np.int64, count=images.offset + count + 1)[images.offset :]
-    text = np.frombuffer(data, dtype=np.uint8) if data is not None else np.empty(0, dtype=np.uint8)
+    places = np.frombuffer(memoryview(offsets), dtype=np.int64, count=images.offset + count + 1)[images.offset :]
+    text = np.frombuffer(memoryview(data), dtype=np.uint8) if data is not None else np.empty(0, dtype=np.uint8)
     missing = np.asarray(images.is_null())
     spans = find(text, places, missing, np.frombuffer(key, dtype=np.uint8), only_nested)
     raw = bytes(text)
