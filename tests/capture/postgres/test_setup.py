@@ -180,7 +180,7 @@ def test_a_server_without_logical_wal(capturing: Start) -> None:
         ({"dbname": "no_such_database"}, "source.database_missing"),
         ({"port": "1"}, "source.unreachable"),
         ({"host": "no-such-host.invalid"}, "source.unreachable"),
-        ({"sslmode": "require"}, "source.auth"),
+        ({"sslmode": "require"}, "source.tls"),
     ],
 )
 def test_connections_that_fail(table: Database, capturing: Start, change: dict[str, str], code: str) -> None:
