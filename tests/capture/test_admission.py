@@ -145,8 +145,9 @@ def test_a_chunk_of_another_server_is_read_again(
         [table] = run.ledger.tables(run.request("items"))
         run.ledger.plan(table, [Extent()], complete=True)
         [(chunk, extent)] = run.ledger.chunks(table.run, "planned")
+        schema = run.source.read_chunk(chunk, extent, tmp_path / "staged").schema
         foreign = other.source().read_chunk(chunk, extent, tmp_path / "staged")
-        run.ledger.stage([replace(foreign, since="FFFFFFFF/0", after="0/0")])
+        run.ledger.stage([replace(foreign, since="FFFFFFFF/0", after="0/0", schema=schema)])
         eventually(lambda: run.ledger.count(table.run, "planned") == 1)
         found = run.finish()
     assert same(found, db)
