@@ -254,7 +254,7 @@ def _patience() -> Iterator[None]:
 def start_snapshots(spark: SparkSession, tap: TapProcess, layout: Layout, platform: Platform) -> SnapshotThread:
     """The snapshots of a tap's source, not yet begun."""
     source = cast(PostgresSource, tap.source)
-    folder = layout.staged(source.id).absolute()
+    folder = layout.staged(source.id)
     read = ReadInSpark(spark, ReadHere(source, folder))
     snapshots = Snapshots(source, Ledger(Store(layout.store)), read, Backoff(*platform.retry.seconds()))
 
