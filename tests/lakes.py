@@ -37,9 +37,8 @@ def iceberg(folder: Path, name: str, table: str) -> pa.Table:
 
 def rows_of(found: pa.Table, columns: list[str]) -> list[dict[str, Any]]:
     """By DuckDB, which orders them."""
-    ordered = duckdb.sql("SELECT * FROM found ORDER BY id").arrow()
-    whole = ordered.read_all() if hasattr(ordered, "read_all") else ordered
-    return [{name: _plain(row[name]) for name in columns} for row in whole.to_pylist()]
+    ordered = duckdb.sql("SELECT * FROM found ORDER BY id").to_arrow_table()
+    return [{name: _plain(row[name]) for name in columns} for row in ordered.to_pylist()]
 
 
 def source_rows(db: Database, table: str) -> tuple[list[str], list[dict[str, Any]]]:

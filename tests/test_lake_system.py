@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from tailrace.testing.waiting import eventually
@@ -85,7 +86,7 @@ class Writer(threading.Thread):
                 moved = key + 1000 * self._chance.randrange(1, 4)
                 free = f"NOT EXISTS (SELECT FROM {table} WHERE id = {moved})"
                 connection.execute(f"UPDATE {table} SET id = {moved} WHERE id = %s AND {free}", (key,))
-            case 9:
+            case _:
                 connection.execute(f"UPDATE {table} SET body = NULL, at = now() WHERE id = %s", (key,))
 
     def _text(self) -> str:
@@ -170,7 +171,7 @@ def compare(lake: System, table: str) -> None:
     """In every format, read by other engines."""
     columns, expected = lakes.source_rows(lake.db, table)
     assert len(expected) > 10
-    readers = {
+    readers: dict[str, Callable[[], pa.Table]] = {
         "delta": lambda: lakes.delta(lake.folder, table),
         "ice2": lambda: lakes.iceberg(lake.folder, "ice2", table),
         "ice3": lambda: lakes.iceberg(lake.folder, "ice3", table),

@@ -67,7 +67,9 @@ class Reading:
 
 def _members(names: Sequence[str], only_nested: bool) -> Callable[[Column], Column]:
     kind = ", ".join(f"c{place} string" for place in range(len(names)))
-    made: Callable[[Column], Column] = arrow_udf(members(names, only_nested=only_nested), f"struct<{kind}>")
+    made: Callable[[Column], Column] = arrow_udf(  # type: ignore[call-overload]
+        members(names, only_nested=only_nested), f"struct<{kind}>"
+    )
     return made
 
 
