@@ -20,8 +20,8 @@ from tailrace.testing.waiting import eventually
 from tests import lakes
 from tests.whole import System
 
-SEEDS = 2
-KILLS = 3
+SEEDS = 1
+KILLS = 2
 TABLE = """CREATE TABLE {} (id bigint PRIMARY KEY, n int, price numeric(10, 2), body text, tags text[],
  at timestamptz DEFAULT clock_timestamp(), day date, raw bytea, flag boolean, ratio double precision, doc jsonb)"""
 CHANGES = (
@@ -53,7 +53,7 @@ class Writer(threading.Thread):
     def run(self) -> None:
         try:
             with psycopg.connect(self._dsn, autocommit=True) as connection:
-                while not self._halt.wait(0.005):
+                while not self._halt.wait(0.03):
                     self._transaction(connection)
                     self.done += 1
         except Exception as error:
