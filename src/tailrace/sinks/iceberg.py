@@ -197,7 +197,7 @@ def mark_lost(table: str) -> SinkError:
     return SinkError(
         "sink.mark_lost",
         f"no snapshot of {table} that is left says how far it is: those that did were expired",
-        hint="expire no snapshot with a tailrace.mark that is newer than all others; to begin anew, give the sink another id",
+        hint="let the newest snapshot with a tailrace.mark be when you expire; to begin anew, give the sink another id",
         where=table,
     )
 
