@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.lake import FORMATS, lake
 from benchmarks.latency import idle, latency
 from benchmarks.memory import memory
 from benchmarks.pipeline import open_pipeline
@@ -26,8 +27,8 @@ from benchmarks.throughput import Throughput
 from benchmarks.waiting import say
 from tailrace.errors import TailraceError
 
-NAMES = ("tap", "road", "latency", "idle", "snapshot", "memory")
-LONG = ("memory",)
+NAMES = ("tap", "road", "latency", "idle", "snapshot", "memory", "lake")
+LONG = ("memory", "lake")
 ON_THE_STREAM = {"tap", "road", "latency", "idle"}
 NEED_PIPELINE = {"road", "latency", "idle"}
 WIDTH = 180
@@ -61,6 +62,8 @@ def _run(names: set[str], options: argparse.Namespace, folder: Path) -> Report:
     if "memory" in names:
         with open_stage(folder) as stage:
             report.add(*memory(stage, options.rows))
+    if "lake" in names:
+        report.add(*lake(folder, options.rows, tuple(options.formats)))
     report.profiles = profiler.shares
     return report
 
@@ -102,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--passes", type=int, default=2, help="throughput passes; the best counts (%(default)s)")
     parser.add_argument("--warm-up", type=float, default=30.0, help="seconds before latency's window (%(default)s)")
     parser.add_argument("--seconds", type=float, default=20.0, help="window of latency and idle (%(default)s)")
+    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS, help="of lake (all)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
     parser.add_argument("--profile", action="store_true", help="say where the CPU time goes; slows what it measures")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work there and leave logs behind")

@@ -34,7 +34,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from tailrace.spark.libraries import settings_for
     from tailrace.spark.session import open_session
 
-    lake = [DeltaSink(id="delta", path="."), IcebergSink(id="iceberg", warehouse=".", catalog_uri="sqlite:///x")]
+    lake = [
+        DeltaSink(id="delta", path="."),
+        IcebergSink.from_document({"id": "iceberg", "warehouse": ".", "catalog_uri": "sqlite:///x"}),
+    ]
     quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", **settings_for(lake)}
     session = open_session(tmp_path_factory.mktemp("spark") / "spark.log", master="local[2]", conf=quick)
     yield session

@@ -305,13 +305,20 @@ spark: {master: "local[2]", driver_memory: 2g, conf: {spark.ui.showConsoleProgre
 log: {retention: {max_bytes: 1GiB, max_age: 1h}, segment_bytes: 8MiB, group_commit: 10ms}
 tap: {memory_bytes: 32MiB}
 retry: {initial: 100ms, max: 5s, jitter: 0.5}
-ports: {spark_ui: "${UI}"}
+ports: {spark_ui: "${UI}", metrics: {port: 9464, host: "::", token: "${TOKEN}"}}
 """
-        platform = load_platform(write(text), {"HOME": "/home/u", "UI": "4040"})
+        platform = load_platform(write(text), {"HOME": "/home/u", "UI": "4040", "TOKEN": "opensesame"})
         assert platform.data_dir == Path("/home/u/data")
         assert platform.log.retention.max_age == timedelta(hours=1)
         assert platform.spark.conf == {"spark.ui.showConsoleProgress": "false"}
         assert platform.ports.spark_ui == 4040
+        assert "opensesame" not in repr(platform.ports)
+
+    @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+    def test_metrics_on_loopback_need_no_token(self, write: Write, host: str) -> None:
+        metrics = load_platform(write(f"ports: {{metrics: {{port: 9464, host: '{host}'}}}}"), {}).ports.metrics
+        assert metrics is not None
+        assert (metrics.host, metrics.token) == (host, None)
 
     @pytest.mark.parametrize(
         ("text", "code", "path"),
@@ -321,6 +328,9 @@ ports: {spark_ui: "${UI}"}
             ("spark: {conf: {spark.speculation: 'true'}}", "config.invalid_value", "spark.conf"),
             ("spark: {conf: {spark.x: 1}}", "config.invalid_value", "spark.conf.spark.x"),
             ("data_dir: ${NOPE}", "config.missing_variable", "data_dir"),
+            ("ports: {metrics: {port: 9464, host: 0.0.0.0}}", "config.invalid_value", "ports.metrics"),
+            ("ports: {metrics: {port: 9464, host: db.example.com}}", "config.invalid_value", "ports.metrics"),
+            ("ports: {metrics: {port: 9464, token: ''}}", "config.invalid_value", "ports.metrics.token"),
         ],
     )
     def test_refusals(self, write: Write, text: str, code: str, path: str) -> None:

@@ -21,11 +21,13 @@ from tailrace.testing.waiting import eventually
 from tests.capture.running import Database
 from tests.capture.snapshotting import contents
 
+FILES = "{{type: file, config: {{id: files, path: {folder}/files, format: parquet, roll: {{every: 500ms}}}}}}"
+
 
 class System:
-    """A pipeline from a database of its own to files."""
+    """A pipeline from a database of its own to files, or to `sinks`, in which `{folder}` is the test's."""
 
-    def __init__(self, db: Database, folder: Path, **snapshot: Any) -> None:
+    def __init__(self, db: Database, folder: Path, sinks: str = FILES, **snapshot: Any) -> None:
         self.db, self.folder = db, folder
         settings = json.dumps({"chunk_size": 50, **snapshot})
         self.document, platform = folder / "pipeline.yaml", folder / "platform.yaml"
@@ -34,7 +36,7 @@ class System:
 metadata: {{name: system}}
 spec:
   source: {{type: postgres, config: {{id: {db.name}, dsn: "{db.dsn}", tables: [public.*], snapshot: {settings}}}}}
-  sinks: [{{type: file, config: {{id: files, path: {folder}/files, format: parquet, roll: {{every: 500ms}}}}}}]
+  sinks: [{sinks.format(folder=folder)}]
 """
         )
         platform.write_text(

@@ -97,7 +97,8 @@ class Staged:
 
     The log must have passed the position `after`, behind everything the read saw. `seen` says which transactions that
     was. `since` is a position from before it looked: what it did not see is in a stream that began there or earlier.
-    `reset`: the rows replace all there is of the table.
+    All of it means something only at the server it was read from, which is `origin`. `reset`: the rows replace all
+    there is of the table.
     """
 
     chunk: ChunkId
@@ -111,6 +112,7 @@ class Staged:
     at_us: int
     reset: bool
     keys: tuple[str, ...]
+    origin: str = ""
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Staged:

@@ -80,6 +80,7 @@ RETRYABLE = frozenset(
         "source.standby",
         "source.disconnected",
         "log.no_space",
+        "store.busy",
         "sink.unavailable",
         "spark.still_writing",
         "spark.worker_lost",

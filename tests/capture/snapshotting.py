@@ -17,6 +17,10 @@ from tailrace.supervisor.snapshots import Snapshots
 from tailrace.testing.waiting import eventually
 from tests.capture.running import Capturing, Change, Database
 
+ITEMS = "CREATE TABLE items (id int PRIMARY KEY, big text, v text)"
+EXTERNAL = "ALTER TABLE items ALTER big SET STORAGE EXTERNAL"
+BIG = "x" * 4000
+
 
 class Snapshotting:
     """A capture that admits chunks, and the planner and readers for it. Leave it to crash it: nothing is drained."""
@@ -109,3 +113,27 @@ def contents(rows: list[Change]) -> dict[tuple[str, str], Any]:
             kept = {name: before[name] for name in row["unchanged"] or () if name in before}
             state[place] = kept | json.loads(row["after"])
     return state
+
+
+def source_rows(db: Database, table: str = "items") -> list[dict[str, Any]]:
+    return [json.loads(row) for (row,) in db.rows(f"SELECT to_json(t)::text FROM {table} t ORDER BY 1")]
+
+
+def same(found: list[Any], db: Database, table: str = "items") -> bool:
+    def order(rows: Any) -> list[str]:
+        return sorted(json.dumps(row, sort_keys=True) for row in rows)
+
+    return order(contents(found).values()) == order(source_rows(db, table))
+
+
+def stage(run: Snapshotting) -> None:
+    """Read all there is to read, while nothing is admitted."""
+    run.admitting = False
+
+    def read() -> bool:
+        run.snapshots.step()
+        [active] = run.ledger.runs(run.source.id, "active")
+        planned, staged = (run.ledger.count(active.id, state) for state in ("planned", "staged"))
+        return staged > 0 and planned == 0
+
+    eventually(read, 30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ from tailrace.control import Store, migrations
 from tailrace.control.ledger import Ledger, TableRequest
 from tailrace.control.schemas import SchemaRegistry
 from tailrace.control.tables import METADATA, indexed, store_version
-from tailrace.errors import SetupError
+from tailrace.errors import Action, SetupError, decide
 
 PROCESSES, ROUNDS = 4, 40
 _OPENER = """
@@ -160,3 +161,28 @@ def _version(path: Path) -> int:
         found: int = connection.execute(sa.select(store_version.c.version)).scalar_one()
     engine.dispose()
     return found
+
+
+def test_a_turn_that_does_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for the store in vain is told so, and may try again."""
+    monkeypatch.setattr("tailrace.control.store.BUSY_MS", 10)
+    path = tmp_path / "control.db"
+    with closing(Store(path)) as store, closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        for attempt in (lambda: Ledger(store).runs("shop"), lambda: Store(path)):
+            with pytest.raises(SetupError, match=r"for more than 0.01 s") as caught:
+                attempt()
+            assert (caught.value.code, caught.value.where) == ("store.busy", str(path))
+            assert "data directory" in caught.value.hint
+            assert decide(caught.value) is Action.RETRY
+        other.execute("ROLLBACK")
+        assert Ledger(store).runs("shop") == []
+
+
+def test_what_is_wrong_otherwise_is_not_called_busy(tmp_path: Path) -> None:
+    with (
+        closing(Store(tmp_path / "control.db")) as store,
+        pytest.raises(sa.exc.OperationalError, match="no such table"),
+        store.transaction() as connection,
+    ):
+        connection.execute(sa.text("SELECT * FROM nowhere"))

@@ -59,8 +59,9 @@ def test_golden(spark: SparkSession, given: Path) -> None:
     json.loads(value)
 
 
-def test_every_envelope_has_golden_files() -> None:
-    assert {case.parent.name for case in CASES} == {"native", "debezium", "cloudevents"}
+def test_every_envelope_has_golden_files_for_every_operation() -> None:
+    found = {(case.parent.name, json.loads(case.read_text())["change"].get("op", "c")) for case in CASES}
+    assert found == {(name, op) for name in ("native", "debezium", "cloudevents") for op in OPS}
 
 
 @pytest.mark.parametrize("envelope", [NativeEnvelope(), DebeziumEnvelope(), EVENTS], ids=lambda found: found.type)

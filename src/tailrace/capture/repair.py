@@ -6,7 +6,7 @@ so: a truncate of each table, in the same line that forgets the position, before
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 import pyarrow as pa
@@ -33,6 +33,8 @@ class Repairable(Protocol):
 
     @property
     def snapshot(self) -> SnapshotSettings: ...
+
+    def position(self, resume: Mapping[str, str]) -> str: ...
 
     def forget_position(self) -> None: ...
 
@@ -68,6 +70,6 @@ def _reset(source: Repairable, log: LogWriter, run: str) -> Frame | None:
     if not newest:
         return None
     frame = source.reset_rows(newest.values())
-    position = (log.state().resume or {}).get("lsn", "0/0")
+    position = source.position(log.state().resume or {})
     named = frame.txs.to_pylist()[0] | {"tx_id": ASKED, "position": f"{position}#{run}"}
     return Frame(frame.rows, pa.RecordBatch.from_pylist([named], schema=TXS), frame.lanes)

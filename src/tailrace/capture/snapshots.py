@@ -51,6 +51,12 @@ class Snapshotted(Protocol):
 
     def is_past(self, position: str, other: str) -> bool: ...
 
+    def position(self, resume: Mapping[str, str]) -> str: ...
+
+    def is_home(self, origin: str, resume: Mapping[str, str]) -> bool:
+        """Whether a chunk from the server `origin` may enter a log that resumes there."""
+        ...
+
 
 @dataclass
 class Touched:
@@ -94,11 +100,18 @@ class Admissions:
             if clock() >= self._next_poll:
                 self._poll()
                 self._next_poll = clock() + (BUSY_POLL_S if self._active else IDLE_POLL_S)
-            ready = next((each for each in self._waiting if self._source.is_past(settled, each.after)), None)
+            ready = next((each for each in self._waiting if self._is_due(each, settled)), None)
             if ready is not None:
                 self._waiting.remove(ready)
                 self._take(ready, settled)
         return self._active
+
+    def _is_due(self, staged: Staged, settled: str) -> bool:
+        """A chunk of another server is due at once, to be refused: its positions say nothing here."""
+        return not self._is_home(staged) or self._source.is_past(settled, staged.after)
+
+    def _is_home(self, staged: Staged) -> bool:
+        return self._source.is_home(staged.origin, self._log.state().resume or {})
 
     def _poll(self) -> None:
         runs = self._ledger.runs(self._source.id, "active")
@@ -144,10 +157,12 @@ class Admissions:
     # -- the rule --------------------------------------------------------------------------------------------
 
     def _admit(self, staged: Staged, settled: str) -> list[Capture] | None:
-        """The chunk as captures of one transaction; None where it must be read again: the table's version has changed
-        since, or the stream began after it, so that what it did not see may be nowhere."""
+        """The chunk as captures of one transaction; None where it must be read again: it is of another server, the
+        table's version has changed since, or the stream began after it, so that what it did not see may be nowhere."""
         index = self._indexed(self._ledger.run(staged.chunk.run).since)
-        if index.began is None or not self._source.is_past(staged.since, index.began["lsn"]):
+        if not self._is_home(staged) or index.began is None:
+            return None
+        if not self._source.is_past(staged.since, self._source.position(index.began)):
             return None
         known = self._log.book.newest(staged.chunk.schema, staged.chunk.table)
         if known is not None and staged.schema.follows(known):

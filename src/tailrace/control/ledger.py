@@ -142,7 +142,7 @@ class Ledger:
     def fail(self, run: str, error: TailraceError) -> bool:
         return self._end(run, "failed", error)
 
-    def drop_table(self, table: TableRun) -> None:
+    def drop_table(self, table: TableRun | ChunkId) -> None:
         """The table is no longer there: the run goes on without it."""
         with self._store.transaction() as connection:
             connection.execute(sa.delete(snapshot_chunks).where(*_of_table(_CHUNK, table)))

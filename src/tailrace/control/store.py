@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 
 from tailrace.control.migrations import migrate
+from tailrace.errors import SetupError
 
 BUSY_MS = 30_000
 
@@ -31,9 +33,19 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
-        """All of it or nothing; transactions are one after another."""
-        with self._engine.begin() as connection:
-            yield connection
+        """All of it or nothing; transactions are one after another. Raises `store.busy` where its turn did not come."""
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except (sa.exc.OperationalError, sqlite3.OperationalError) as error:
+            if not _is_busy(error):
+                raise
+            raise SetupError(
+                "store.busy",
+                f"another process holds the control store for more than {BUSY_MS / 1000:g} s",
+                hint="end what reads or copies the file, or move the data directory to a faster disk; it is retried",
+                where=str(self.path),
+            ) from error
 
     def close(self) -> None:
         self._engine.dispose()
@@ -48,6 +60,12 @@ def _alone_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def _is_busy(error: sa.exc.OperationalError | sqlite3.OperationalError) -> bool:
+    cause = error.orig if isinstance(error, sa.exc.OperationalError) else error
+    code = getattr(cause, "sqlite_errorcode", 0) & 0xFF  # without what the code is extended by
+    return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def _configure(connection: Any, _: Any) -> None:

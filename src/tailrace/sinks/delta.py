@@ -172,4 +172,4 @@ def _restored_to(restore: Row, commits: Sequence[Row]) -> int:
     given = restore.operationParameters
     if given.get("version") not in (None, "NULL", "null"):
         return int(given["version"])
-    return max(row.version for row in commits if row.at <= given["timestamp"])
+    return max(int(row.version) for row in commits if row.at <= given["timestamp"])

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.config import Secret
 from tailrace.contracts import EXTENSIONS, Jar
+from tailrace.errors import SinkError
 from tailrace.sinks.lake import LakeSink
 from tailrace.sinks.lake.target import Making, Shape, Target, declared, literal, pairs, quoted
 
@@ -170,6 +171,8 @@ class IcebergTarget(Target):
                 return int(mark)
             parent = snapshot.parentId()
             snapshot = None if parent is None else table.snapshot(parent)
+            if parent is not None and snapshot is None:
+                raise mark_lost(self._name)
         return 0
 
     def marking(self, mark: int) -> Mapping[str, str]:
@@ -196,6 +199,16 @@ class IcebergTarget(Target):
     def _table(self) -> Any:
         spark: Any = self.session._jvm
         return spark.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(self.session._jsparkSession, self.sql_name)
+
+
+def mark_lost(table: str) -> SinkError:
+    """The snapshots that said how far the table is are gone."""
+    return SinkError(
+        "sink.mark_lost",
+        f"no snapshot of {table} that is left says how far it is: those that did were expired",
+        hint="let the newest snapshot with a tailrace.mark be when you expire; to begin anew, give the sink another id",
+        where=table,
+    )
 
 
 def _transform(spelled: str) -> str:

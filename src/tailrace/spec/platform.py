@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from tailrace.config import GIB, MIB, ByteSize, Duration, Model
+from tailrace.config import GIB, MIB, ByteSize, Duration, Model, Secret
 
 
 class SparkSettings(Model):
@@ -94,11 +95,37 @@ class Retry(Model):
         return self.initial.total_seconds(), self.max.total_seconds(), self.jitter
 
 
+class Metrics(Model):
+    """Where `GET /metrics` is answered, as Prometheus reads it."""
+
+    port: Annotated[int, Field(ge=1, le=65535, description="The port.", examples=[9464])]
+    host: Annotated[
+        str, Field(min_length=1, description="The address to listen on; others than loopback need a token.")
+    ] = "127.0.0.1"
+    token: Annotated[
+        Secret | None,
+        Field(min_length=1, description="Who asks must send it as a bearer token.", examples=["secret"]),
+    ] = None
+
+    @model_validator(mode="after")
+    def _guarded(self) -> Self:
+        if self.token is None and not _is_loopback(self.host):
+            raise PydanticCustomError(
+                "config.invalid_value",
+                "metrics on an address that others can reach need a token",
+                {"hint": "add `token: ${METRICS_TOKEN}`, or leave `host` out"},
+            )
+        return self
+
+
 class Ports(Model):
     """Ports that Tailrace listens on."""
 
     spark_ui: Annotated[
         int | None, Field(ge=1, le=65535, description="Spark's web page. Absent: off.", examples=[4040])
+    ] = None
+    metrics: Annotated[
+        Metrics | None, Field(description="Metrics of `tailrace run`. Absent: off.", examples=[{"port": 9464}])
     ] = None
 
 
@@ -117,3 +144,10 @@ class Platform(Model):
     tap: Annotated[TapSettings, Field(description="The taps.")] = TapSettings()
     retry: Annotated[Retry, Field(description="Waiting for what time can heal.")] = Retry()
     ports: Annotated[Ports, Field(description="Ports to listen on.")] = Ports()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -26,6 +26,9 @@ class Layout:
 
     root: Path
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", self.root.absolute())  # taps and executors may stand elsewhere
+
     @property
     def logs(self) -> Path:
         return self.root / "logs"

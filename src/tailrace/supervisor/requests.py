@@ -12,7 +12,7 @@ from tailrace.capture.repair import ASKED
 from tailrace.changelog import LogReader
 from tailrace.control import Store
 from tailrace.control.ledger import Ledger, Run, TableRequest, TableRun
-from tailrace.errors import ConfigError, SetupError
+from tailrace.errors import ConfigError
 from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.layout import Layout, is_running
 
@@ -50,10 +50,16 @@ class SnapshotRequests:
         """A run over the captured tables that match, or over all; returns its id.
 
         `where` is SQL over the table's columns, checked before anything is requested. `repair` is for a source whose
-        position is lost: every table is emptied and read again, whatever the patterns.
+        position is lost: every table is emptied and read again, so that neither goes with it.
         """
+        if repair and (patterns or where):
+            raise ConfigError(
+                "snapshot.repair_all",
+                "a repair reads every table",
+                hint="leave --table and --where out, or leave --repair out",
+            )
         log = LogReader(self._layout.log(self._source.id))  # raises `log.missing`: there is nothing to read into
-        tables = self._matching([] if repair else patterns)
+        tables = self._matching(patterns)
         for table in tables if where else ():
             self._source.check_filter(table.schema, table.table, where or "")
         if not repair:
@@ -84,12 +90,3 @@ class SnapshotRequests:
                 hint=f"the source captures {names}",
             )
         return [each for each in captured if chosen.match(each.schema, each.table)]
-
-
-def refuse_both(repair: bool, tables: Sequence[str], where: str | None) -> None:
-    if repair and (tables or where):
-        raise SetupError(
-            "snapshot.repair_all",
-            "a repair reads every table",
-            hint="leave --table and --where out, or leave --repair out",
-        )

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -128,9 +129,8 @@ class Snapshots:
                 AHEAD,
             )
         except SourceError as error:
-            if error.code != "source.table_missing":
+            if not self._is_gone(table, error):
                 raise
-            self._ledger.drop_table(table)
             return
         filtered = [replace(extent, filter=table.filter) for extent in extents]
         self._ledger.plan(table, filtered, complete=extents[-1].high is None)
@@ -153,13 +153,19 @@ class Snapshots:
 
     def _collect(self) -> None:
         for future in [each for each in self._reading if each.done()]:
-            task = self._reading.pop(future)
-            if future.cancelled():
-                continue
-            outcomes = future.result()
+            outcomes = [] if future.cancelled() else future.result()
             self._ledger.stage(each for each in outcomes if isinstance(each, Staged))
+            chunk, _ = self._reading.pop(future)[0]
             for error in (each for each in outcomes if isinstance(each, TailraceError)):
-                self._handle(task[0][0].run, error)
+                if not self._is_gone(chunk, error):
+                    self._handle(chunk.run, error)
+
+    def _is_gone(self, table: TableRun | ChunkId, error: TailraceError) -> bool:
+        """A table that was dropped since the run was requested is left out of it."""
+        gone = error.code == "source.table_missing"
+        if gone:
+            self._ledger.drop_table(table)
+        return gone
 
     def _handle(self, run: str, error: TailraceError) -> None:
         if decide(error) is Action.RETRY:
@@ -186,14 +192,22 @@ class SnapshotThread(threading.Thread):
         self._halt = threading.Event()
         self.begun = False
         self.failure: TailraceError | None = None
+        self._told: tuple[SnapshotStatus, ...] = ()
 
     @property
     def busy(self) -> bool:
-        """Whether something is still to be read or admitted."""
-        return self.failure is None and (not self.begun or self._snapshots.busy)
+        """Whether something is still to be read or admitted, as far as can be said now."""
+        if self.failure is not None:
+            return False
+        with _patience():
+            return not self.begun or self._snapshots.busy
+        return True
 
     def status(self) -> tuple[SnapshotStatus, ...]:
-        return self._snapshots.status() if self.begun else ()
+        """What was known last, where it cannot be asked now."""
+        with _patience():
+            self._told = self._snapshots.status() if self.begun else ()
+        return self._told
 
     def warnings(self) -> tuple[str, ...]:
         return tuple(self._snapshots.warnings)
@@ -227,10 +241,20 @@ class SnapshotThread(threading.Thread):
         self.failure = self.failure or self._snapshots.failure
 
 
+@contextmanager
+def _patience() -> Iterator[None]:
+    """Leaves the block where only time is missing."""
+    try:
+        yield
+    except TailraceError as error:
+        if decide(error) is Action.STOP:
+            raise
+
+
 def start_snapshots(spark: SparkSession, tap: TapProcess, layout: Layout, platform: Platform) -> SnapshotThread:
     """The snapshots of a tap's source, not yet begun."""
     source = cast(PostgresSource, tap.source)
-    folder = layout.staged(source.id).absolute()
+    folder = layout.staged(source.id)
     read = ReadInSpark(spark, ReadHere(source, folder))
     snapshots = Snapshots(source, Ledger(Store(layout.store)), read, Backoff(*platform.retry.seconds()))
 

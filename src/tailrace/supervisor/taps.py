@@ -139,9 +139,9 @@ class TapProcess:
         return Request(
             type=self._kind,
             config=_revealed(self.source),
-            log_path=str(self._layout.log(self.source_id).absolute()),
-            store_path=str(self._layout.store.absolute()),
-            status_path=str(self._layout.tap_status(self.source_id).absolute()),
+            log_path=str(self._layout.log(self.source_id)),
+            store_path=str(self._layout.store),
+            status_path=str(self._layout.tap_status(self.source_id)),
             parent=os.getpid(),
             memory_bytes=platform.tap.memory_bytes,
             group_commit_s=platform.log.group_commit.total_seconds(),

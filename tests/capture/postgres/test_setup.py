@@ -99,6 +99,19 @@ def test_a_slot_made_before_the_log_is_read_from_its_start(table: Database, capt
         assert [row["key"] for row in run.changes()] == ['{"id":1}']
 
 
+@pytest.mark.parametrize(("named", "copied"), [(False, True), (True, False)])
+def test_a_slot_of_ours_made_without_failover_gets_it(
+    table: Database, capturing: Start, named: bool, copied: bool
+) -> None:
+    """One that you named is left as it is."""
+    slot = table.source().slot_name
+    table.run(f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')")
+    run = capturing(table, slot=slot) if named else capturing(table)
+    table.run("INSERT INTO t VALUES (1)")
+    assert [row["op"] for row in run.changes()] == ["c"]
+    assert table.value("SELECT failover FROM pg_replication_slots WHERE slot_name = %s", slot) is copied
+
+
 def test_another_server(table: Database, database: Fresh, capturing: Start) -> None:
     capturing(table).stop()
     other = database(16)
@@ -180,7 +193,7 @@ def test_a_server_without_logical_wal(capturing: Start) -> None:
         ({"dbname": "no_such_database"}, "source.database_missing"),
         ({"port": "1"}, "source.unreachable"),
         ({"host": "no-such-host.invalid"}, "source.unreachable"),
-        ({"sslmode": "require"}, "source.auth"),
+        ({"sslmode": "require"}, "source.tls"),
     ],
 )
 def test_connections_that_fail(table: Database, capturing: Start, change: dict[str, str], code: str) -> None:

@@ -18,7 +18,7 @@ from tests.sinks.lake.lake import Lake
 MakeSink = Callable[..., LakeSink]
 
 
-@pytest.fixture(params=["delta", "iceberg2", "iceberg3"])
+@pytest.fixture(params=["delta", pytest.param("iceberg2", marks=pytest.mark.soak), "iceberg3"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> MakeSink:
     """`make(**options)`: a sink of the format."""
     return lambda **options: sink_of(request.param, tmp_path, **options)

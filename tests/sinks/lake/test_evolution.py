@@ -150,7 +150,7 @@ def test_soft_deletes_stay_marked(lake: MakeLake) -> None:
     table.feed.add(V1, "d", {"id": 2}).add(V1, "d", {"id": 3}).add(V1, "c", {"id": 3, "n": 4, "note": "b"})
     table.keep()
     rows = table.rows()
-    assert [(row["id"], row["n"], row["_deleted"]) for row in rows] == [(2, 2, True), (3, 4, False)]
+    assert [(row["id"], row["n"], row["_is_deleted"]) for row in rows] == [(2, 2, True), (3, 4, False)]
     assert rows[0]["_deleted_at"] is not None and rows[1]["_deleted_at"] is None
 
 

@@ -71,7 +71,7 @@ def test_its_documents_are_a_users(home: Path) -> None:
     assert (pipeline.name, pipeline.source_id, [sink.id for sink in pipeline.sinks]) == (
         "demo",
         "shop",
-        ["files"],
+        ["files", "lake"],
     )
     assert load_platform(root / "platform.yaml").data_dir == root / "data"
 

@@ -83,9 +83,10 @@ def test_what_is_wrong_is_said_and_nothing_is_requested(shop: Shop) -> None:
     assert condition.exit_code == 2
     assert "error[snapshot.filter]" in condition.stderr
     assert "price" in condition.stderr
-    both = shop.call("--repair", "--table", "public.items")
-    assert both.exit_code != 0
-    assert "error[snapshot.repair_all]" in both.stderr
+    for option, value in (("--table", "public.items"), ("--where", "id < 100")):
+        both = shop.call("--repair", option, value)
+        assert both.exit_code == 2
+        assert "error[snapshot.repair_all]" in both.stderr
     assert shop.json("--cancel") == {"ok": True, "cancelled": []}
 
 

@@ -200,6 +200,18 @@ class PostgresSource(Model):
 
         return lsn_number(position) >= lsn_number(other)
 
+    @staticmethod
+    def position(resume: Mapping[str, str]) -> str:
+        """Where a log that resumes like this stands; the beginning of all for one that forgot."""
+        return resume.get("lsn", "0/0")
+
+    @staticmethod
+    def is_home(origin: str, resume: Mapping[str, str]) -> bool:
+        """Whether what was read at `origin` is of the server, and the timeline, that a log resumes at: a primary that
+        was left behind may have had commits that its successor never saw."""
+        system, _, timeline = origin.partition("/")
+        return system == resume.get("system") and timeline in ("", resume.get("timeline"))
+
     def forget_position(self) -> None:
         """Drop the slot: the next stream begins anew."""
         from tailrace.capture.postgres.catalog import PostgresCatalog

@@ -57,6 +57,8 @@ class Slot:
     lost: bool
     synced: bool = False
     """Whether it is a standby's copy of its primary's slot."""
+    stays: bool = False
+    """Whether standbys do not copy it, and could (PostgreSQL 17)."""
 
 
 class PostgresCatalog:
@@ -97,16 +99,16 @@ class PostgresCatalog:
         return tuple(name for (name,) in found)
 
     def attributes(self, oid: int) -> tuple[Attribute, ...]:
-        """A table's columns; a partitioned table's missing values are where its rows are."""
+        """A table's columns, dropped ones too; a partitioned table's missing values are where its rows are."""
         found = self.rows(
             "WITH RECURSIVE tree AS (SELECT %s::oid AS oid UNION ALL "
             "  SELECT i.inhrelid FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid "
             "  JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition) "
-            "SELECT a.attnum, a.attname, a.atttypid, a.atttypmod, a.attgenerated <> '', "
+            "SELECT a.attnum, a.attname, a.atttypid, a.atttypmod, a.attisdropped, a.attgenerated <> '', "
             "EXISTS (SELECT FROM pg_publication_rel r WHERE r.prrelid = a.attrelid AND r.prattrs IS NOT NULL), "
             "(SELECT (m.attmissingval::text::text[])[1] FROM pg_attribute m JOIN tree ON tree.oid = m.attrelid "
             "  WHERE m.attname = a.attname AND m.atthasmissing LIMIT 1) "
-            "FROM pg_attribute a WHERE a.attrelid = %s::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
+            "FROM pg_attribute a WHERE a.attrelid = %s::oid AND a.attnum > 0 ORDER BY a.attnum",
             oid,
             oid,
         )
@@ -212,14 +214,15 @@ class PostgresCatalog:
     def slot(self, name: str) -> Slot | None:
         found = self.rows(
             "SELECT plugin, database, active_pid, confirmed_flush_lsn::text, coalesce(wal_status = 'lost', false), "
-            "coalesce((to_jsonb(s) ->> 'synced')::bool, false) "  # PostgreSQL 17 and newer
+            "coalesce((to_jsonb(s) ->> 'synced')::bool, false), "  # PostgreSQL 17 and newer
+            "coalesce(NOT (to_jsonb(s) ->> 'failover')::bool, false) "
             "FROM pg_replication_slots s WHERE slot_name = %s AND slot_type = 'logical'",
             name,
         )
         if not found:
             return None
-        plugin, database, pid, confirmed, lost, synced = found[0]
-        return Slot(plugin, database, pid, lsn_number(confirmed) if confirmed else 0, lost, synced)
+        plugin, database, pid, confirmed, *flags = found[0]
+        return Slot(plugin, database, pid, lsn_number(confirmed) if confirmed else 0, *flags)
 
     def end_reader(self, pid: int, application: str) -> bool:
         """End the replication session `pid` where it goes by the name `application`; whether it is gone."""

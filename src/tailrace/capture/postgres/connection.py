@@ -45,10 +45,8 @@ _REFUSED = (
     "password authentication failed",
     "no password supplied",
     "no pg_hba.conf entry",
-    "does not support SSL",
-    "certificate",
-    "alert",
 )
+_UNTRUSTED = ("does not support SSL", "certificate", "private key", "alert")
 """Not every mention of SSL: a server that goes away during a handshake is also told with that word."""
 _UNPRIVILEGED = ("replication role", "permission denied to start WAL sender", "REPLICATION")
 
@@ -78,6 +76,13 @@ def connect_error(text: str) -> TailraceError:
             "source.privilege",
             f"the role may not replicate: {text}",
             hint="ALTER ROLE … REPLICATION (on a hosted service: grant its replication role)",
+        )
+    if any(part in text for part in _UNTRUSTED):
+        return SetupError(
+            "source.tls",
+            f"server and client do not trust each other: {text}",
+            hint="check tls in the source (root_cert signs the server's certificate, which names the host of "
+            "source.dsn; cert and key are yours), or sslmode in source.dsn",
         )
     if any(part in text for part in _REFUSED):
         return SetupError(

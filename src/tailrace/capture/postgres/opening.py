@@ -46,6 +46,8 @@ def find_place(config: PostgresSource, catalog: PostgresCatalog, stream: Replica
     publications = setup.ensure_publications(catalog, config.publication_name, tables)
     setup.end_zombie(catalog, config.slot_name, application_name(config.id, after.log_id))
     position = setup.ensure_slot(catalog, stream, config.slot_name, server, after.resume)
+    if config.slot is None:  # one that you named is as you made it
+        setup.let_fail_over(catalog, stream, config.slot_name)
     return Place(server, standby, position, publications, _warnings(tables))
 
 

@@ -58,6 +58,7 @@ class Attribute:
     name: str
     type_oid: int
     type_modifier: int
+    dropped: bool
     generated: bool
     listed: bool
     missing: str | None
@@ -131,7 +132,9 @@ class Relations:
         """`schema` as the book has it; a version that is new there gets the numbers of its columns."""
         known = self.newest(schema.schema, schema.table)
         if known is None or schema.follows(known):
-            schema = numbered(schema, relation, self._catalog.attributes(relation.oid)) or inherited(schema, known)
+            there = self._catalog.attributes(relation.oid)
+            found = numbered(schema, relation, there) or counted(schema, known, there)
+            schema = found or inherited(schema, known)
         return self._book.enter(schema)
 
     def drop(self, known: TableSchema, since: str) -> TableSchema:
@@ -192,12 +195,36 @@ def numbered(schema: TableSchema, relation: Relation, attributes: tuple[Attribut
         told = (replace(c, number=r.number) for c, r in zip(schema.columns, relation.columns, strict=True))
         return replace(schema, columns=tuple(told))
     announced = {column.name for column in relation.columns}
-    there = [each for each in attributes if each.name in announced or not (each.generated or each.listed)]
+    live = [each for each in attributes if not each.dropped]
+    there = [each for each in live if each.name in announced or not (each.generated or each.listed)]
     if [(a.name, a.type_oid, a.type_modifier) for a in there] != [
         (c.name, c.type_oid, c.type_modifier) for c in relation.columns
     ]:
         return None
     columns = (replace(c, number=a.number) for c, a in zip(schema.columns, there, strict=True))
+    return replace(schema, columns=tuple(columns))
+
+
+def counted(schema: TableSchema, known: TableSchema | None, attributes: tuple[Attribute, ...]) -> TableSchema | None:
+    """`schema` with its columns' numbers where the catalog is further than the stream, if only these are possible.
+
+    Numbers are never given twice and stand for the order of columns. So the columns of `known` that are still there
+    were there then, and only of those that came or went since may it be open which were: their count can tell.
+    """
+    had = (
+        {column.number for column in known.columns} if known is not None and known.relation == schema.relation else {0}
+    )
+    if 0 in had or any(each.generated or each.listed for each in attributes):  # then some are not in the stream
+        return None
+    since = [each for each in attributes if each.number in had or each.number > max(had)]
+    kept = [each.number for each in since if each.number in had and not each.dropped]
+    others = [each for each in since if each.number not in kept]
+    wanted = len(schema.columns) - len(kept)
+    sure = wanted in (0, len(others)) or not any(each.dropped for each in others)  # new columns come one by one
+    if not sure or not 0 <= wanted <= len(others):
+        return None
+    numbers = sorted([*kept, *(each.number for each in others[:wanted])])
+    columns = (replace(column, number=number) for column, number in zip(schema.columns, numbers, strict=True))
     return replace(schema, columns=tuple(columns))
 
 

@@ -213,6 +213,13 @@ def ensure_slot(
     return position
 
 
+def let_fail_over(catalog: PostgresCatalog, stream: ReplicationStream, slot: str) -> None:
+    """Let standbys copy a slot of ours that was made otherwise: by an older version, or on an older server."""
+    found = catalog.slot(slot)
+    if found is not None and found.stays and not catalog.in_recovery():
+        stream.command(f"ALTER_REPLICATION_SLOT {quote_identifier(slot)} (FAILOVER true)")
+
+
 def end_zombie(catalog: PostgresCatalog, slot: str, application: str) -> None:
     """End a walsender that still serves an earlier life of this tap.
 

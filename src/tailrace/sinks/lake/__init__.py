@@ -65,7 +65,7 @@ class LakeSink(TableSink):
         ),
     ] = "append"
     soft_delete: Annotated[
-        bool, Field(description="With `upsert`: deleted rows stay, with `_deleted` true and `_deleted_at`.")
+        bool, Field(description="With `upsert`: deleted rows stay, with `_is_deleted` true and `_deleted_at`.")
     ] = False
     table_name: Annotated[
         str,

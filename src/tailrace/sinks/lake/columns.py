@@ -50,8 +50,10 @@ JSON = ("json", "jsonb")
 _DECIMAL = re.compile(r"(?:numeric|decimal)\((\d+)(?:,\s*(-?\d+))?\)")
 
 
-_TEXTS = ("text", "character", "char", "varchar", "bpchar", "name", "uuid", "time", "interval", "money", "inet", "cidr")
-_TEXTS += ("macaddr", "bit", "xml", "point", "line", "lseg", "box", "path", "polygon", "circle", "tsvector", "tsquery")
+_TEXTS = (
+    *("text", "character", "char", "varchar", "bpchar", "name", "uuid", "time", "interval", "money", "inet", "cidr"),
+    *("macaddr", "bit", "xml", "point", "line", "lseg", "box", "path", "polygon", "circle", "tsvector", "tsquery"),
+)
 
 
 def is_verbatim(spelled: str) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from tailrace.sinks.lake.columns import text, unfit, value
@@ -66,7 +67,10 @@ class Reading:
 
 def _members(names: Sequence[str], only_nested: bool) -> Callable[[Column], Column]:
     kind = ", ".join(f"c{place} string" for place in range(len(names)))
-    return F.arrow_udf(members(names, only_nested=only_nested), f"struct<{kind}>")
+    made: Callable[[Column], Column] = arrow_udf(  # type: ignore[call-overload]
+        members(names, only_nested=only_nested), f"struct<{kind}>"
+    )
+    return made
 
 
 def last_of_each_key(rows: DataFrame, reading: Reading) -> DataFrame:
@@ -82,42 +86,65 @@ def with_row(rows: DataFrame, reading: Reading) -> DataFrame:
 
 
 def with_moved(rows: DataFrame, reading: Reading, lazy: Sequence[str], table: DataFrame) -> DataFrame:
-    """A row that got another key has the columns it lacks from the row it was, which `table` still has.
+    """A row that got another key has the columns it lacks from the row it was: as an earlier change in `rows` left it,
+    which may have moved itself, or as `table` has it, which holds what was before `rows`."""
+    others = rows.filter(~_moved())
+    moved = _with_old(rows.filter(_moved()), reading, lazy, table).localCheckpoint()
+    while moved.filter(_moved()).limit(1).collect():
+        known = others.unionByName(moved.drop("_old"))
+        moved = _answered(moved, known, lazy).localCheckpoint()
+    return others.unionByName(moved.drop("_old"))
 
-    The caller sees to it that no change before it in `rows` touches that row.
-    """
-    moved = rows.filter(_moved()).withColumn("_was", F.from_json(F.col("headers")["old_key"], reading.key_texts))
-    old = table.select(
-        *(F.col(quoted(name)).alias(f"_old_key_{place}") for place, name in enumerate(reading.key)),
-        *(F.expr(text(quoted(name), reading.types[name])).alias(f"_old_{place}") for place, name in enumerate(lazy)),
-    )
+
+def _with_old(moved: DataFrame, reading: Reading, lazy: Sequence[str], table: DataFrame) -> DataFrame:
+    """The texts that the table has for the row each was, in `_old`."""
+    asked = moved.withColumn("_was", F.from_json(F.col("headers")["old_key"], reading.key_texts))
+    had = [F.expr(text(quoted(name), reading.types[name])).alias(f"c{place}") for place, name in enumerate(lazy)]
+    keys = [F.col(quoted(name)).alias(f"_key_{place}") for place, name in enumerate(reading.key)]
     same = [
-        F.expr(value(f"_was.{quoted(name)}", reading.types[name])) == F.col(f"_old_key_{place}")
+        F.expr(value(f"_was.{quoted(name)}", reading.types[name])) == F.col(f"_key_{place}")
         for place, name in enumerate(reading.key)
     ]
-    row = F.col("row")
+    return asked.join(table.select(*keys, F.struct(*had).alias("_old")), same, "left").select(*moved.columns, "_old")
+
+
+def _answered(moved: DataFrame, known: DataFrame, lazy: Sequence[str]) -> DataFrame:
+    """One link further: what each lacks, where the change before it at its old key has it, or no change does."""
+    marks = [_mark(name).alias(f"m{place}") for place, name in enumerate(lazy)]
+    told = known.select("key", "seq", F.lit(1).alias("kind"), F.lit(None).cast("bigint").alias("asker"), *marks)
+    asking = moved.filter(_moved()).select(
+        F.col("headers")["old_key"].alias("key"),
+        (F.col("seq") - 1).alias("seq"),  # before the delete of its own old key
+        F.lit(0).alias("kind"),
+        F.col("seq").alias("asker"),
+        *(F.lit(None).cast(_MARK).alias(f"m{place}") for place in range(len(lazy))),
+    )
+    before = Window.partitionBy("key").orderBy("seq", "kind").rowsBetween(Window.unboundedPreceding, -1)
+    found = [F.last(f"m{place}", ignorenulls=True).over(before).alias(f"m{place}") for place in range(len(lazy))]
+    answers = told.unionByName(asking).select("kind", "asker", *found).filter("kind = 0").drop("kind")
+    return _filled(moved.join(answers, F.col("seq") == F.col("asker"), "left"), lazy).select(*moved.columns)
+
+
+_MARK = "struct<waits:boolean,text:string>"
+
+
+def _mark(name: str) -> Column:
+    """What a change says of a column: its text, or that it waits for it itself; null: nothing."""
+    lacks = F.array_contains(_lacking(), name)
+    sent = F.struct(F.lit(False).alias("waits"), F.col("row")[name].alias("text"))
+    waits = F.struct(F.lit(True).alias("waits"), F.lit(None).cast("string").alias("text"))
+    return F.when(~lacks, sent).when(_moved(), waits).cast(_MARK)
+
+
+def _filled(asked: DataFrame, lazy: Sequence[str]) -> DataFrame:
+    row, lacking = F.col("row"), _lacking()
     for place, name in enumerate(lazy):
-        lacks = F.array_contains(_lacking(), name)
-        row = row.withField(quoted(name), F.when(lacks, F.col(f"_old_{place}")).otherwise(row[name]))
-    filled = moved.join(old, _all(same), "left")
-    filled = filled.withColumn("row", row).withColumn("unchanged", _no_names("unchanged")).select(*rows.columns)
-    return rows.filter(~_moved()).unionByName(filled)
-
-
-def moved_cuts(rows: DataFrame) -> list[int]:
-    """Where `rows` must be cut so that a row that got another key finds in the table what it was.
-
-    It does unless a change before it in the same part touches the row it was.
-    """
-    moved = rows.filter(_moved()).select(F.col("headers")["old_key"].alias("was"), F.col("seq").alias("at"))
-    earlier = rows.select("key", "seq", "op").join(moved, F.col("key") == F.col("was"))
-    own = (F.col("op") == "d") & (F.col("seq") == F.col("at") - 1)
-    touched = earlier.filter((F.col("seq") < F.col("at")) & ~own).groupBy("at").agg(F.max("seq").alias("touched"))
-    cuts: list[int] = []
-    for row in sorted(touched.collect(), key=lambda each: each["at"]):
-        if not cuts or cuts[-1] <= row.touched:
-            cuts.append(row["at"] - 1)
-    return cuts
+        lacks, answer = F.array_contains(_lacking(), name), F.col(f"m{place}")
+        found = F.when(answer.isNull(), F.col("_old")[f"c{place}"]).otherwise(answer["text"])
+        waits = F.coalesce(answer["waits"], F.lit(False))
+        row = row.withField(quoted(name), F.when(lacks & ~waits, found).otherwise(row[name]))
+        lacking = F.when(waits, lacking).otherwise(F.array_remove(lacking, name))
+    return asked.withColumn("row", row).withColumn("unchanged", lacking)
 
 
 def folded(rows: DataFrame, lazy: Sequence[str]) -> DataFrame:
@@ -159,10 +186,3 @@ def _moved() -> Column:
 
 def _no_names(name: str) -> Column:
     return F.array().cast("array<string>").alias(name)
-
-
-def _all(conditions: Sequence[Column]) -> Column:
-    found = conditions[0]
-    for each in conditions[1:]:
-        found = found & each
-    return found

@@ -14,11 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tailrace.config.secret import redact
 from tailrace.contracts import Delivery, Span
-from tailrace.errors import LogError, SinkError, TailraceError
+from tailrace.errors import LogError, SinkError
 from tailrace.sinks.lake.ledger import Entry, Ledger
 from tailrace.sinks.lake.share import Share, steps, survey
 from tailrace.sinks.lake.table import KeptTable
@@ -46,8 +49,12 @@ class LakeKeeper:
 
     def settle(self) -> None:
         end = self._ledger.state.mark
-        for name, entry in self._ledger.state.tables.items():
-            start = self._table(name).look()
+        for name, entry in list(self._ledger.state.tables.items()):
+            try:
+                start = self._table(name).look()
+            except SinkError as error:
+                self._ledger.move(end, {name: self._halted(name, entry.mark, error)})
+                continue
             if entry.reason or start < entry.mark:
                 self._catch_up(name, start, end)
 
@@ -86,7 +93,7 @@ class LakeKeeper:
             try:
                 results.append((name, future.result()))
             except BaseException as error:
-                failure = failure or error
+                failure = failure or explained(error, self._sink.id)
         if failure is not None:
             raise failure
         return results
@@ -97,19 +104,23 @@ class LakeKeeper:
         if known.reason:
             return known
         table = self._table(share.name)
-        if table.look() < min(known.mark, start):  # somebody rolled it back
-            self._catch_up(share.name, table.mark(), start)
-            known = self._ledger.state.tables[share.name]
-            if known.reason:
-                return known
         try:
+            if table.look() < min(known.mark, start):  # somebody rolled it back
+                self._catch_up(share.name, table.mark(), start)
+                known = self._ledger.state.tables[share.name]
+                if known.reason:
+                    return known
             self._bring(table, view, share, start, end)
-        except TailraceError as error:
-            if not halts_table(error):
-                raise
-            self._log.retain(share.name, table.mark())
-            return Entry(table.committed, f"{error}; {error.hint}")
+        except SinkError as error:
+            return self._halted(share.name, max(known.mark, table.committed), error)
         return Entry(table.committed)
+
+    def _halted(self, name: str, mark: int, error: SinkError) -> Entry:
+        """One table cannot go on: the log keeps what it needs. Any other error is the sink's, and stands."""
+        if error.code not in HALTING:
+            raise error
+        self._log.retain(name, mark)
+        return Entry(mark, f"{error}; {error.hint}")
 
     def _bring(self, table: KeptTable, view: str, share: Share, start: int, end: int) -> None:
         ids = [part.schema.id for part in share.parts]
@@ -156,10 +167,26 @@ class LakeKeeper:
             return self._tables[name]
 
 
-def halts_table(error: TailraceError) -> bool:
-    """Whether an error is one table's own, so that the others go on."""
-    return isinstance(error, SinkError) and error.code in HALTING
+def explained(error: BaseException, sink: str) -> BaseException:
+    """An outage of the storage or the catalog is a wait."""
+    text = str(error)
+    if not isinstance(error, PySparkException | Py4JError) or not any(sign in text for sign in OUTAGES):
+        return error
+    line = redact(next((line for line in text.splitlines() if any(sign in line for sign in OUTAGES)), ""))
+    return SinkError("sink.unavailable", line.strip(), hint="it is tried again until it answers", where=sink)
 
+
+OUTAGES = (
+    "ConnectException",
+    "ConnectTimeoutException",
+    "NoRouteToHostException",
+    "SdkClientException",
+    "ServiceUnavailableException",
+    "SocketTimeoutException",
+    "UnknownHostException",
+    "database is locked",
+)
+"""How the JVM says that storage or catalog do not answer."""
 
 HALTING = frozenset(
     {
@@ -172,3 +199,4 @@ HALTING = frozenset(
         "sink.versions_mixed",
     }
 )
+"""What is one table's own matter, so that the others go on."""

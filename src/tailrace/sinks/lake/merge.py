@@ -73,7 +73,7 @@ def fresh(rows: DataFrame, columns: Sequence[str], *, lenient: bool, soft: bool)
     """What an empty table gets: every row that is not deleted."""
     own = [F.col(UNFIT).alias("_unfit")] if lenient else []
     if soft:
-        own += [F.lit(False).alias("_deleted"), F.lit(None).cast("timestamp").alias("_deleted_at")]
+        own += [F.lit(False).alias("_is_deleted"), F.lit(None).cast("timestamp").alias("_deleted_at")]
     return rows.filter(F.col(OP) != "d").select(*(F.col(quoted(name)) for name in columns), *own)
 
 
@@ -89,7 +89,7 @@ class Statement:
 
     def text(self, target: str, view: str) -> str:
         gone = f"WHEN MATCHED AND s.{OP} = 'd' THEN " + (
-            f"UPDATE SET `_deleted` = true, `_deleted_at` = s.{AT}" if self.soft else "DELETE"
+            f"UPDATE SET `_is_deleted` = true, `_deleted_at` = s.{AT}" if self.soft else "DELETE"
         )
         updates = ", ".join(f"{name} = {text}" for name, text in self._updates())
         inserts = self._inserts()
@@ -119,7 +119,7 @@ class Statement:
             kept = f"map_filter(coalesce(t.`_unfit`, map()), (k, v) -> array_contains(s.{KEPT}, k))"
             found.append(("`_unfit`", f"map_concat({kept}, s.{UNFIT})"))
         if self.soft:
-            found += [("`_deleted`", "false"), ("`_deleted_at`", "cast(null as timestamp)")]
+            found += [("`_is_deleted`", "false"), ("`_deleted_at`", "cast(null as timestamp)")]
         return found
 
     def _new(self, name: str) -> str:
@@ -133,5 +133,5 @@ class Statement:
         if self.lenient:
             found["`_unfit`"] = f"s.{UNFIT}"
         if self.soft:
-            found |= {"`_deleted`": "false", "`_deleted_at`": "cast(null as timestamp)"}
+            found |= {"`_is_deleted`": "false", "`_deleted_at`": "cast(null as timestamp)"}
         return found

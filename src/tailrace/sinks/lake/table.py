@@ -13,7 +13,7 @@ from tailrace.errors import SinkError
 from tailrace.schema import TableSchema, differences
 from tailrace.sinks.lake import evolve, merge
 from tailrace.sinks.lake.columns import JSON, is_verbatim
-from tailrace.sinks.lake.fold import Reading, folded, last_of_each_key, moved_cuts, with_moved, with_row
+from tailrace.sinks.lake.fold import Reading, folded, last_of_each_key, with_moved, with_row
 from tailrace.sinks.lake.share import Clear, Evolve, Rows, Step
 from tailrace.sinks.lake.target import LOG, Shape
 
@@ -30,7 +30,7 @@ HISTORY: dict[str, DataType] = {
     "_unchanged": ArrayType(StringType()),
 }
 """What `append` adds to each change."""
-SOFT: dict[str, DataType] = {"_deleted": BooleanType(), "_deleted_at": TimestampType()}
+SOFT: dict[str, DataType] = {"_is_deleted": BooleanType(), "_deleted_at": TimestampType()}
 """What `soft_delete` adds to each row."""
 
 
@@ -86,8 +86,8 @@ class KeptTable:
         if self.target.shape() is None:
             return
         if self._sink.soft_delete:
-            gone = "`_deleted` = true, `_deleted_at` = current_timestamp()"
-            self.target.execute(f"UPDATE {self.target.sql_name} SET {gone} WHERE NOT `_deleted`", mark)
+            gone = "`_is_deleted` = true, `_deleted_at` = current_timestamp()"
+            self.target.execute(f"UPDATE {self.target.sql_name} SET {gone} WHERE NOT `_is_deleted`", mark)
             return
         self.target.clear(mark)
         self._empty = True
@@ -151,21 +151,17 @@ class KeptTable:
         if step.only_inserts and self._holds_this_log_alone():
             return self._append(with_row(rows, reading).select("row", *self._alive()), reading, step)
         if not step.lazy:
-            return self._merge(last_of_each_key(rows, reading), reading, step, step.end)
-        for cut in [*moved_cuts(rows), step.end]:
-            part = with_row(rows.filter((F.col("seq") >= self.mark()) & (F.col("seq") < cut)), reading)
-            here = self.target.session.table(self.target.sql_name)
-            if not self._merge(folded(with_moved(part, reading, step.lazy, here), step.lazy), reading, step, cut):
-                return False
-            self._mark = cut
-        return True
+            return self._merge(last_of_each_key(rows, reading), reading, step)
+        here = self.target.session.table(self.target.sql_name)
+        whole = with_moved(with_row(rows, reading), reading, step.lazy, here)
+        return self._merge(folded(whole, step.lazy), reading, step)
 
     def _holds_this_log_alone(self) -> bool:
         """Whether an insert is of a key that the table cannot have."""
         return not self._sink.soft_delete and self.target.existing().properties.get(LOG) == self._log_id
 
     def _alive(self) -> list[Column]:
-        return [F.lit(False).alias("_deleted")] if self._sink.soft_delete else []
+        return [F.lit(False).alias("_is_deleted")] if self._sink.soft_delete else []
 
     def _append(self, rows: DataFrame, reading: Reading, step: Rows) -> bool:
         """Add rows: texts in `row`, and the sink's own columns."""
@@ -182,7 +178,7 @@ class KeptTable:
             typed.unpersist()
         return True
 
-    def _merge(self, winners: DataFrame, reading: Reading, step: Rows, mark: int) -> bool:
+    def _merge(self, winners: DataFrame, reading: Reading, step: Rows) -> bool:
         """Bring keys to what `winners` say."""
         source = merge.source(winners, reading).persist()
         try:
@@ -192,10 +188,10 @@ class KeptTable:
             columns = [name for name in reading.types if self.target.existing().type(name) is not None]
             lenient = self.target.existing().type(evolve.UNFIT) is not None
             if found.rows and self._empty and not found.kept:
-                self.target.append(merge.fresh(source, columns, lenient=lenient, soft=self._sink.soft_delete), mark)
+                self.target.append(merge.fresh(source, columns, lenient=lenient, soft=self._sink.soft_delete), step.end)
             elif found.rows:
                 statement = merge.Statement(columns, reading, found, lenient=lenient, soft=self._sink.soft_delete)
-                self.target.merge(source, statement.text, mark)
+                self.target.merge(source, statement.text, step.end)
             self._empty = False
         finally:
             source.unpersist()

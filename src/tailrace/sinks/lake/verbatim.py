@@ -25,7 +25,7 @@ def members(names: Sequence[str], *, only_nested: bool) -> Callable[[pa.Array[An
     keys = [json.dumps(name, ensure_ascii=False).encode() for name in names]
     fields = [f"c{place}" for place in range(len(names))]
 
-    def split(images: pa.Array[Any]) -> pa.Array[Any]:
+    def split(images: pa.Array) -> pa.Array:  # type: ignore[type-arg]  # Spark evaluates these
         columns = [_texts(images, key, only_nested) for key in keys]
         return pa.StructArray.from_arrays(columns, fields)
 
@@ -35,13 +35,20 @@ def members(names: Sequence[str], *, only_nested: bool) -> Callable[[pa.Array[An
 def _texts(images: pa.Array[Any], key: bytes, only_nested: bool) -> pa.Array[Any]:
     images = images.cast(pa.large_string())
     _, offsets, data = images.buffers()
+    assert offsets is not None
     count = len(images)
-    places = np.frombuffer(offsets, dtype=np.int64, count=images.offset + count + 1)[images.offset :]
-    text = np.frombuffer(data, dtype=np.uint8) if data is not None else np.empty(0, dtype=np.uint8)
+    places = np.frombuffer(memoryview(offsets), dtype=np.int64, count=images.offset + count + 1)[images.offset :]
+    text = np.frombuffer(memoryview(data), dtype=np.uint8) if data is not None else np.empty(0, dtype=np.uint8)
     missing = np.asarray(images.is_null())
     spans = find(text, places, missing, np.frombuffer(key, dtype=np.uint8), only_nested)
-    raw = bytes(text)
-    return pa.array([None if start < 0 else raw[start:end].decode() for start, end in spans.tolist()], pa.string())
+    found = np.empty(count + 1, dtype=np.int64)
+    np.cumsum(spans[:, 1] - spans[:, 0], out=found[1:])
+    found[0] = 0
+    copied = copy(text, spans, found)
+    valid = np.packbits(spans[:, 0] >= 0, bitorder="little")
+    buffers: list[pa.Buffer | None] = [pa.py_buffer(part.tobytes()) for part in (valid, found, copied)]
+    whole: pa.Array[Any] = pa.Array.from_buffers(pa.large_string(), count, buffers)
+    return whole.cast(pa.string())
 
 
 @njit(cache=True, nogil=True)
@@ -55,6 +62,16 @@ def find(text, places, missing, key, only_nested):
             if start >= 0 and text[start] != NULL and (nested or not only_nested):
                 spans[row, 0], spans[row, 1] = start, end
     return spans
+
+
+@njit(cache=True, nogil=True)
+def copy(text, spans, places):
+    """The spans one after another."""
+    out = np.empty(places[-1], dtype=np.uint8)
+    for row in range(len(spans)):
+        for k in range(spans[row, 1] - spans[row, 0]):
+            out[places[row] + k] = text[spans[row, 0] + k]
+    return out
 
 
 @njit(cache=True, nogil=True)

@@ -2,6 +2,7 @@
 
 pipeline.yaml, platform.yaml    what runs, as a user would write it
 files/                          where the changes arrive
+lake/                           the tables as they are, in Delta
 data/                           change log and checkpoints
 postgres/                       the embedded database
 """
@@ -24,7 +25,7 @@ MARKER = ".tailrace-demo"
 
 PIPELINE = """\
 # The pipeline of `tailrace demo`, as you would write it yourself. Every committed change of three tables
-# becomes a line in a file.
+# becomes a line in a file, and Delta tables follow the shop's.
 apiVersion: tailrace/v1
 kind: Pipeline
 metadata:
@@ -42,6 +43,12 @@ spec:
         id: files
         path: {files}
         roll: {{every: 1s}}
+    - type: delta                 # the tables as they are, in a lake
+      config:
+        id: lake
+        path: {lake}
+        write_mode: upsert
+        commit_interval: 5s
 """
 
 PLATFORM = """\
@@ -66,6 +73,10 @@ class Place:
         return self.root / "files"
 
     @property
+    def lake(self) -> Path:
+        return self.root / "lake"
+
+    @property
     def postgres(self) -> Path:
         """May be a link to a directory that the database's user can enter."""
         return self.root / "postgres"
@@ -74,7 +85,9 @@ class Place:
         """Write the documents, and load them as `tailrace run` would."""
         pipeline, platform = self.root / "pipeline.yaml", self.root / "platform.yaml"
         pipeline.touch(mode=0o600)  # it holds the database's password
-        pipeline.write_text(PIPELINE.format(dsn=_quoted(dsn), files=_quoted(str(self.files))))
+        pipeline.write_text(
+            PIPELINE.format(dsn=_quoted(dsn), files=_quoted(str(self.files)), lake=_quoted(str(self.lake)))
+        )
         platform.write_text(PLATFORM.format(data=_quoted(str(self.root / "data"))))
         [loaded] = load_pipelines([pipeline])
         return loaded, load_platform(platform)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tailrace.surfaces.cli.output import Json, guard, say_json
+
+if TYPE_CHECKING:
+    from tailrace.supervisor.status import Status
 
 
 def run(
@@ -23,11 +26,17 @@ def run(
     with guard(as_json):
         from tailrace.spec import load_pipelines, load_platform
         from tailrace.supervisor import Supervisor
+        from tailrace.surfaces import metrics
         from tailrace.surfaces.cli import live
 
         pipelines, platform = load_pipelines(files), load_platform(platform_config)
         supervisor = Supervisor(pipelines, platform)
-        with live.view(as_json) as on_tick:
+        with metrics.served(platform.ports.metrics) as keep, live.view(as_json) as show:
+
+            def on_tick(status: Status) -> None:
+                keep(status)
+                show(status)
+
             status = supervisor.run(until_caught_up=until_caught_up, seconds=seconds, on_tick=on_tick)
     if as_json:
         say_json({"ok": True, **status.as_dict()})

@@ -41,9 +41,8 @@ def snapshot(
     """Read tables again, into the log, while the pipeline streams. Ctrl-C leaves it running."""
     with guard(as_json):
         from tailrace.spec import load_pipelines, load_platform
-        from tailrace.supervisor.requests import SnapshotRequests, refuse_both
+        from tailrace.supervisor.requests import SnapshotRequests
 
-        refuse_both(repair, table or [], where)
         [pipeline] = load_pipelines([file])
         requests = SnapshotRequests(pipeline, load_platform(platform_config))
         if cancel:

@@ -81,7 +81,7 @@ def read(source: PostgresSource, chunk: ChunkId, extent: Extent, folder: Path) -
         since = _position(catalog.connection())
     with opened(source, chunk.schema, chunk.table) as (catalog, table):
         connection = catalog.connection()
-        seen, after = _saw(connection)
+        seen, after, origin = _saw(connection)
         relations = Relations(catalog.database(), SchemaBook(), catalog, lambda *_: True)
         schema = relations.announce(table.relation)
         assert schema is not None
@@ -100,6 +100,7 @@ def read(source: PostgresSource, chunk: ChunkId, extent: Extent, folder: Path) -
                 int(time.time() * 1e6),
                 extent.whole,
                 extent.keys,
+                origin,
             )
             file.describe(staged)
     return staged
@@ -134,13 +135,20 @@ class _Reader:
             self._file.put(frame)
 
 
-def _saw(connection: psycopg.Connection[TupleRow]) -> tuple[str, int]:
-    """(what the transaction sees, a position behind everything it sees). In this order: the position after."""
-    [(snapshot, standby)] = connection.execute("SELECT pg_current_snapshot()::text, pg_is_in_recovery()").fetchall()
+_SEEN = """
+SELECT pg_current_snapshot()::text, pg_is_in_recovery(), system_identifier::text, CASE WHEN pg_is_in_recovery() THEN ''
+ELSE ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::int::text END FROM pg_control_system()
+"""
+"""The timeline is what a file of the WAL begins with; a standby does not say."""
+
+
+def _saw(connection: psycopg.Connection[TupleRow]) -> tuple[str, int, str]:
+    """(what the transaction sees, a position behind everything it sees, where). In this order: the position after."""
+    [(snapshot, standby, system, timeline)] = connection.execute(_SEEN).fetchall()
     position = _position(connection)
     # At the start of a page the next record comes behind the page's header, where an idle server never gets.
-    inside = position % PAGE_BYTES
-    return f"standby {snapshot}" if standby else snapshot, position - (inside if inside <= PAGE_HEADER_BYTES else 0)
+    behind = position - (inside if (inside := position % PAGE_BYTES) <= PAGE_HEADER_BYTES else 0)
+    return f"standby {snapshot}" if standby else snapshot, behind, f"{system}/{timeline}"
 
 
 def _position(connection: psycopg.Connection[TupleRow]) -> int:

@@ -1,0 +1,148 @@
+"""Snapshots of every kind of table: keys, partitions, privileges, publications, versions of the server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tailrace.errors import SetupError
+from tests.capture.running import Database, mark
+from tests.capture.snapshotting import BIG, ITEMS, Snapshotting, contents, same, stage
+
+KEYS = [
+    ("a int, b text, PRIMARY KEY (b, a)", "n % 5, 'k' || n % 7 || repeat('ä', n % 3) || n"),
+    ('"A B" text COLLATE "C" PRIMARY KEY', "chr(65 + n % 26) || '\"\\' || n"),
+    ("a text PRIMARY KEY", "md5(n::text)"),
+    ("a uuid PRIMARY KEY", "md5(n::text)::uuid"),
+    ("a timestamptz PRIMARY KEY", "to_timestamp(n * 1e5)"),
+    ("a numeric PRIMARY KEY", "n / 7.0"),
+    ("a char(9) PRIMARY KEY", "n::text"),
+    ("a bytea PRIMARY KEY", "decode(md5(n::text), 'hex')"),
+    ("a int[] PRIMARY KEY", "ARRAY[n, NULL, 3]"),
+    ("a jsonb PRIMARY KEY", "jsonb_build_object('n', n)"),
+    ("a float8 PRIMARY KEY", "CASE n WHEN 1 THEN 'NaN'::float8 ELSE n / 3.0 END"),
+    ("a date PRIMARY KEY", "CASE n WHEN 1 THEN 'infinity'::date ELSE '0044-03-15 BC'::date + n END"),
+]
+
+
+def test_keys_of_every_kind(db: Database, tmp_path: Path) -> None:
+    """Ranges are compared in the database; a key that is owed is found again by what the log calls it."""
+    tables = [f"t{number}" for number in range(len(KEYS))]
+    for table, (key, values) in zip(tables, KEYS, strict=True):
+        db.run(f"CREATE TABLE {table} ({key}, big text, v text)", f"ALTER TABLE {table} ALTER big SET STORAGE EXTERNAL")
+        db.run(f"INSERT INTO {table} SELECT {values}, '{BIG}' FROM generate_series(1, 57) n")
+    with Snapshotting(db, tmp_path) as run:
+        run.begin()
+        stage(run)
+        db.run(*(f"UPDATE {table} SET v = 'new'" for table in tables))
+        mark(db, run.capturing.path, lambda: run.capturing.error is None)
+        run.admitting = True
+        found = run.finish()
+    assert {row["op"] for row in found} == {"u", "r"}
+    for table in tables:
+        state = [row for (name, _), row in contents(found).items() if name == table]
+        assert len(state) == 57
+        assert {(row["big"], row["v"]) for row in state} == {(BIG, "new")}
+
+
+def test_partitions_are_read_through_their_root(db: Database, tmp_path: Path) -> None:
+    db.run(
+        "CREATE TABLE items (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE items_low PARTITION OF items FOR VALUES FROM (0) TO (20)",
+        "CREATE TABLE items_high PARTITION OF items FOR VALUES FROM (20) TO (100)",
+        "CREATE TABLE empty (id int PRIMARY KEY)",
+        "INSERT INTO items SELECT n, 'v' FROM generate_series(1, 50) n",
+    )
+    with Snapshotting(db, tmp_path) as run:
+        run.begin()
+        found = run.finish()
+    assert {row["table"] for row in found} == {"items"}
+    assert same(found, db)
+
+
+def test_a_role_that_may_only_select(db: Database, tmp_path: Path) -> None:
+    db.run(
+        ITEMS,
+        "INSERT INTO items VALUES (1, 'b', 'v')",
+        "CREATE PUBLICATION shop FOR TABLE items",
+        "CREATE ROLE reader LOGIN REPLICATION PASSWORD 'r'",
+        "GRANT SELECT ON items TO reader",
+    )
+    try:
+        dsn = psycopg.conninfo.make_conninfo(db.dsn, user="reader", password="r")
+        with Snapshotting(db, tmp_path, dsn=dsn, publication="shop") as run:
+            run.begin()
+            assert same(run.finish(), db)
+    finally:
+        db.drop_slots()
+        db.run("DROP OWNED BY reader", "DROP ROLE reader")
+
+
+def test_row_level_security_is_an_error_and_not_a_gap(db: Database, tmp_path: Path) -> None:
+    db.run(
+        ITEMS,
+        "INSERT INTO items VALUES (1, 'b', 'v')",
+        "ALTER TABLE items ENABLE ROW LEVEL SECURITY",
+        "CREATE PUBLICATION shop FOR TABLE items",
+        "CREATE ROLE reader LOGIN REPLICATION PASSWORD 'r'",
+        "GRANT SELECT ON items TO reader",
+    )
+    try:
+        dsn = psycopg.conninfo.make_conninfo(db.dsn, user="reader", password="r")
+        with Snapshotting(db, tmp_path, dsn=dsn, publication="shop") as run:
+            run.begin()
+            run.work(until=lambda: run.snapshots.failure is not None)
+        assert isinstance(run.snapshots.failure, SetupError)
+        assert "BYPASSRLS" in run.snapshots.failure.hint
+        [failed] = run.ledger.runs(run.source.id)
+        assert (failed.state, (failed.error or {})["code"]) == ("failed", "source.privilege")
+    finally:
+        db.drop_slots()
+        db.run("DROP OWNED BY reader", "DROP ROLE reader")
+
+
+def test_column_lists_and_row_filters_of_the_publication_are_kept(db: Database, tmp_path: Path) -> None:
+    db.run(
+        "CREATE TABLE items (id int PRIMARY KEY, v text, secret text, twice int GENERATED ALWAYS AS (id * 2) STORED)",
+        "INSERT INTO items SELECT n, 'v', 'secret' FROM generate_series(1, 20) n",
+        "CREATE PUBLICATION shop FOR TABLE items (id, v) WHERE (id > 10)",
+    )
+    with Snapshotting(db, tmp_path, publication="shop") as run:
+        run.begin()
+        found = run.finish()
+        db.run("INSERT INTO items VALUES (21, 'v', 'secret')")
+        streamed = run.capturing.changes()[-1]
+    assert [json.loads(row["after"]) for row in found] == [{"id": n, "v": "v"} for n in range(11, 21)]
+    assert streamed["schema_id"] == found[0]["schema_id"]
+
+
+@pytest.mark.parametrize(("major", "published"), [(15, {"id", "v"}), (18, {"id", "v", "twice"})])
+def test_generated_columns_as_the_stream_has_them(
+    major: int, published: set[str], database: Callable[..., Database], tmp_path: Path
+) -> None:
+    db = database(major)
+    db.run(
+        "CREATE TABLE items (id int PRIMARY KEY, gone int, twice int GENERATED ALWAYS AS (id * 2) STORED, v text)",
+        "ALTER TABLE items DROP gone",
+        "INSERT INTO items (id, v) VALUES (1, 'v')",
+    )
+    with Snapshotting(db, tmp_path) as run:
+        run.begin()
+        run.finish()
+        db.run("INSERT INTO items (id, v) VALUES (2, 'v')")
+        found = run.capturing.changes()
+    assert [(row["op"], json.loads(row["after"]).keys()) for row in found] == [("r", published), ("c", published)]
+    assert len({row["schema_id"] for row in found}) == 1
+
+
+def test_a_source_that_is_read_on_every_version(database: Callable[..., Database], tmp_path: Path) -> None:
+    for major in (15, 16):
+        db = database(major)
+        db.run(ITEMS, "INSERT INTO items SELECT n, 'b', 'v' FROM generate_series(1, 30) n")
+        with Snapshotting(db, tmp_path / str(major)) as run:
+            run.begin()
+            assert same(run.finish(), db)

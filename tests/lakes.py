@@ -1,0 +1,54 @@
+"""Lake tables as other engines read them, and the source's rows in the same shape."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+from pyiceberg.catalog.sql import SqlCatalog
+
+from tests.capture.running import Database
+
+SINKS = """
+{{type: delta, config: {{id: delta, write_mode: upsert, path: {folder}/delta, commit_interval: 500ms}}}},
+{{type: iceberg, config: {{id: ice2, write_mode: upsert, warehouse: {folder}/ice2, commit_interval: 500ms,
+  catalog_uri: "sqlite:///{folder}/ice2.db"}}}},
+{{type: iceberg, config: {{id: ice3, write_mode: upsert, warehouse: {folder}/ice3, commit_interval: 500ms,
+  catalog_uri: "sqlite:///{folder}/ice3.db", format_version: 3}}}}
+"""
+"""A sink of each format."""
+
+
+def delta(folder: Path, table: str) -> pa.Table:
+    """By delta-rs."""
+    engine = QueryBuilder().register("t", DeltaTable(str(folder / "delta" / f"public__{table}")))
+    return pa.table(engine.execute("SELECT * FROM t").read_all())
+
+
+def iceberg(folder: Path, name: str, table: str) -> pa.Table:
+    """By PyIceberg."""
+    catalog = SqlCatalog("default", uri=f"sqlite:///{folder}/{name}.db", warehouse=str(folder / name))
+    return catalog.load_table(("default", f"public__{table}")).scan().to_arrow()
+
+
+def rows_of(found: pa.Table, columns: list[str]) -> list[dict[str, Any]]:
+    """By DuckDB, which orders them."""
+    ordered = duckdb.sql("SELECT * FROM found ORDER BY id").to_arrow_table()
+    return [{name: _plain(row[name]) for name in columns} for row in ordered.to_pylist()]
+
+
+def source_rows(db: Database, table: str) -> tuple[list[str], list[dict[str, Any]]]:
+    """(columns, rows) of the database."""
+    with db.connect() as connection:
+        connection.execute("SET timezone TO 'UTC'")
+        cursor = connection.execute(f"SELECT * FROM {table} ORDER BY id".encode())
+        columns = [each.name for each in cursor.description or ()]
+        return columns, [dict(zip(columns, map(_plain, row), strict=True)) for row in cursor.fetchall()]
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Decimal) else value

@@ -1,0 +1,103 @@
+"""Metrics: the status as it is told to Prometheus. A whole run is scraped in `test_one_run`."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from tailrace.errors import SetupError
+from tailrace.spec.platform import Metrics
+from tailrace.supervisor.status import SinkStatus, SnapshotStatus, Status, TableStatus, TapStatus
+from tailrace.surfaces.metrics import served
+from tailrace.testing.servers.process import free_port
+from tests.scraping import ask, figures
+
+TAP = TapStatus(
+    "db",
+    "blocked",
+    rows=12,
+    transactions=3,
+    restarts=2,
+    last_commit_us=1_500_000,
+    lag_bytes=4096,
+    lag_s=0.5,
+    held_bytes=8192,
+    safe_wal_size=1 << 40,
+    time_to_loss_s=3600.0,
+    head=17,
+    warnings=("slow",),
+)
+SINK = SinkStatus("shop", "files", "file", "db", "running", 10, 7, 1.5, 4, 1, {"public.a": TableStatus(9, 90, 0)})
+STATUS = Status(
+    1.0,
+    2.0,
+    (TAP, TapStatus("other")),
+    (SINK,),
+    (SnapshotStatus("db", "r1", "public.a", "reading", 5, 50), SnapshotStatus("db", "r1", "public.b", "done", 5, None)),
+)
+
+
+def test_every_figure_of_the_status_is_told() -> None:
+    port = free_port()
+    with served(Metrics(port=port)) as keep:
+        assert figures(ask(port)[1]) == {}
+        keep(STATUS)
+        found = figures(ask(port)[1])
+    expected = {
+        ("status_timestamp_seconds",): 2.0,
+        ("source_state", "db", "blocked"): 1,
+        ("source_state", "db", "running"): 0,
+        ("source_lag_bytes", "db"): 4096,
+        ("source_lag_seconds", "db"): 0.5,
+        ("source_retained_wal_bytes", "db"): 8192,
+        ("source_safe_wal_bytes", "db"): 1 << 40,
+        ("source_time_to_loss_seconds", "db"): 3600,
+        ("source_log_end_offset", "db"): 17,
+        ("source_last_commit_timestamp_seconds", "db"): 1.5,
+        ("source_warnings", "db"): 1,
+        ("source_rows_total", "db"): 12,
+        ("source_transactions_total", "db"): 3,
+        ("source_restarts_total", "db"): 2,
+        ("sink_state", "shop", "files", "db", "running"): 1,
+        ("sink_offset", "shop", "files", "db"): 10,
+        ("sink_lag_rows", "shop", "files", "db"): 7,
+        ("sink_lag_seconds", "shop", "files", "db"): 1.5,
+        ("sink_batches_total", "shop", "files", "db"): 4,
+        ("sink_bound_limited_batches_total", "shop", "files", "db"): 1,
+        ("sink_rows_total", "shop", "files", "db", "public.a"): 9,
+        ("sink_bytes_total", "shop", "files", "db", "public.a"): 90,
+        ("snapshot_rows", "r1", "db", "public.a"): 5,
+        ("snapshot_estimated_rows", "r1", "db", "public.a"): 50,
+    }
+    assert {name: found[name] for name in expected} == expected
+    unknown = {("source_time_to_loss_seconds", "other"), ("snapshot_estimated_rows", "r1", "db", "public.b")}
+    assert not unknown & set(found), "what is not known is not told as zero"
+
+
+def test_a_token_is_asked_for() -> None:
+    port = free_port()
+    with served(Metrics(port=port, host="0.0.0.0", token="opensesame")) as keep:  # type: ignore[arg-type]
+        keep(STATUS)
+        assert ask(port)[0] == 401
+        assert ask(port, Authorization="Bearer opensesam")[0] == 401
+        status, text = ask(port, Authorization="Bearer opensesame")
+    assert (status, figures(text)["source_rows_total", "db"]) == (200, 12)
+
+
+def test_there_is_nothing_else_to_see() -> None:
+    port = free_port()
+    with served(Metrics(port=port)):
+        assert ask(port, "/")[0] == 404
+    with pytest.raises(ConnectionRefusedError):
+        ask(port)
+
+
+def test_a_port_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        used = pytest.raises(SetupError, match=f"127.0.0.1:{port}: Address already in use")
+        with used as caught, served(Metrics(port=port)):
+            pass
+    assert (caught.value.code, caught.value.exit_code) == ("metrics.address", 3)
+    assert "ports.metrics" in caught.value.hint

@@ -1,0 +1,182 @@
+"""Lakes through the full system: two writers, DDL, `kill -9`, then every table of every format equals its source.
+
+Seeds are printed; `SEED=n pytest tests/test_lake_system.py` tells one story again."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from tailrace.testing.waiting import eventually
+from tests import lakes
+from tests.whole import System
+
+SEEDS = 1
+KILLS = 2
+TABLE = """CREATE TABLE {} (id bigint PRIMARY KEY, n int, price numeric(10, 2), body text, tags text[],
+ at timestamptz DEFAULT clock_timestamp(), day date, raw bytea, flag boolean, ratio double precision, doc jsonb)"""
+CHANGES = (
+    "ALTER TABLE {} ADD COLUMN extra{number} text DEFAULT 'more {number}'",
+    "ALTER TABLE {} ADD COLUMN plain{number} int",
+    "ALTER TABLE {} RENAME COLUMN flag TO flag{number}",
+    "ALTER TABLE {} ALTER COLUMN n TYPE bigint",
+    "ALTER TABLE {} DROP COLUMN ratio",
+)
+
+
+def seeds(count: int) -> list[int]:
+    if "SEED" in os.environ:
+        return [int(os.environ["SEED"])]
+    first = random.SystemRandom().randrange(1 << 30)
+    return list(range(first, first + count))
+
+
+class Writer(threading.Thread):
+    """Changes one table at random until told to stop; large values are often left as they are."""
+
+    def __init__(self, dsn: str, table: str, seed: int) -> None:
+        super().__init__(daemon=True)
+        self._dsn, self.table, self._chance = dsn, table, random.Random(seed)
+        self._halt = threading.Event()
+        self.done = 0
+        self.failure: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            with psycopg.connect(self._dsn, autocommit=True) as connection:
+                while not self._halt.wait(0.03):
+                    self._transaction(connection)
+                    self.done += 1
+        except Exception as error:
+            self.failure = error
+
+    def stop(self) -> None:
+        self._halt.set()
+        self.join()
+        assert self.failure is None, self.failure
+
+    def _transaction(self, connection: psycopg.Connection[Any]) -> None:
+        with connection.transaction():
+            for _ in range(self._chance.choice((1, 1, 3, 20))):
+                self._change(connection)
+
+    def _change(self, connection: psycopg.Connection[Any]) -> None:
+        key, table = self._chance.randrange(200), self.table
+        match self._chance.randrange(10):
+            case 0 | 1 | 2:
+                connection.execute(
+                    f"INSERT INTO {table} (id, n, price, body, tags, day, raw, doc) VALUES (%s, %s, %s, %s, %s, "
+                    "'2024-02-29', %s, %s) ON CONFLICT (id) DO UPDATE SET n = EXCLUDED.n, body = EXCLUDED.body",
+                    (key, key, key / 7, self._text(), ["a", None, str(key)], b"\x00\xff", '{"k": [1.10, null]}'),
+                )
+            case 3 | 4 | 5 | 6:
+                connection.execute(f"UPDATE {table} SET n = n + 1, price = price + 0.01 WHERE id = %s", (key,))
+            case 7:
+                connection.execute(f"DELETE FROM {table} WHERE id = %s", (key,))
+            case 8:
+                moved = key + 1000 * self._chance.randrange(1, 4)
+                free = f"NOT EXISTS (SELECT FROM {table} WHERE id = {moved})"
+                connection.execute(f"UPDATE {table} SET id = {moved} WHERE id = %s AND {free}", (key,))
+            case _:
+                connection.execute(f"UPDATE {table} SET body = NULL, at = now() WHERE id = %s", (key,))
+
+    def _text(self) -> str:
+        return "".join(self._chance.choices("abcdefghij", k=self._chance.choice((10, 3000))))
+
+
+class Story:
+    def __init__(self, lake: System, seed: int) -> None:
+        self.lake, self._chance = lake, random.Random(seed)
+        self.tables = [f"one_{seed}", f"two_{seed}"]
+        for table in self.tables:
+            lake.db.run(TABLE.format(table), f"ALTER TABLE {table} ALTER COLUMN body SET STORAGE EXTERNAL")
+            lake.db.run(
+                f"INSERT INTO {table} (id, n, body) SELECT g, g, repeat('x', 3000) FROM generate_series(1, 50) g"
+            )
+        self._writers = [Writer(lake.db.dsn, table, seed + place) for place, table in enumerate(self.tables)]
+
+    def tell(self) -> None:
+        for writer in self._writers:
+            writer.start()
+        for _ in range(KILLS):
+            self._alter()
+            self._wait_for_batches(self._chance.randrange(1, 4))
+            who = self._chance.choice(("driver", "both", "tap"))
+            print(f"kill {who}")
+            self.lake.victim.kill(who)
+            if who != "tap":
+                self.lake.victim.start()
+        for writer in self._writers:
+            writer.stop()
+
+    def _alter(self) -> None:
+        table, number = self._chance.choice(self.tables), self._chance.randrange(1 << 20)
+        statement = self._chance.choice(CHANGES).format(table, number=number)
+        try:
+            self.lake.db.run(statement)
+            print(statement)
+        except psycopg.errors.UndefinedColumn:
+            pass
+
+    def _wait_for_batches(self, count: int) -> None:
+        """Until the slowest sink has made so many more batches."""
+        target = {sink: mark(self.lake.folder, sink) + count for sink in ("delta", "ice2", "ice3")}
+        eventually(
+            lambda: all(mark(self.lake.folder, sink) >= target[sink] for sink in target),
+            180,
+            what=self.lake.victim.output,
+        )
+
+
+def mark(folder: Path, sink: str) -> int:
+    try:
+        return int(json.loads((folder / "data" / "pipelines" / "system" / sink / "tables.json").read_text())["mark"])
+    except FileNotFoundError:
+        return 0
+
+
+@pytest.mark.timeout(900)
+def test_every_table_equals_its_source(system: Callable[..., System]) -> None:
+    tell_all(system(sinks=lakes.SINKS), seeds(SEEDS))
+
+
+@pytest.mark.soak
+def test_many_lakes(system: Callable[..., System]) -> None:
+    tell_all(system(sinks=lakes.SINKS), seeds(int(os.environ.get("TAILRACE_SOAK_SEEDS", SEEDS))))
+
+
+def tell_all(lake: System, chosen: list[int]) -> None:
+    stories = {seed: Story(lake, seed) for seed in chosen}
+    lake.start()
+    for seed, story in stories.items():
+        print(f"seed {seed}")
+        story.tell()
+    lake.victim.kill("both")
+    lake.catch_up(300)
+    for story in stories.values():
+        for table in story.tables:
+            compare(lake, table)
+
+
+def compare(lake: System, table: str) -> None:
+    """In every format, read by other engines."""
+    columns, expected = lakes.source_rows(lake.db, table)
+    assert len(expected) > 10
+    readers: dict[str, Callable[[], pa.Table]] = {
+        "delta": lambda: lakes.delta(lake.folder, table),
+        "ice2": lambda: lakes.iceberg(lake.folder, "ice2", table),
+        "ice3": lambda: lakes.iceberg(lake.folder, "ice3", table),
+    }
+    for name, read in readers.items():
+        found = lakes.rows_of(read(), columns)
+        assert [row["id"] for row in found] == [row["id"] for row in expected], name
+        assert found == expected, name

@@ -1,0 +1,97 @@
+"""One run of a whole pipeline: it is scraped, and then its position at the source is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace.testing.servers import PostgresServer
+from tailrace.testing.servers.process import free_port
+from tailrace.testing.waiting import eventually
+from tests.capture.running import Database
+from tests.scraping import Figures, ask, figures
+from tests.whole import System
+
+
+class Scraped(System):
+    """A pipeline that tells its metrics."""
+
+    def __init__(self, db: Database, folder: Path) -> None:
+        super().__init__(db, folder, mode="when_needed")
+        self.port = free_port()
+        self.platform.write_text(
+            f"{self.platform.read_text().removesuffix('}')}, ports: {{metrics: {{port: {self.port}}}}}}}"
+        )
+        self.sink = ("system", "files", db.name)
+
+    def figures(self) -> Figures:
+        return figures(ask(self.port)[1])
+
+    def printed(self) -> list[dict[str, Any]]:
+        """What `run --json` has shown."""
+        lines = (self.folder / "data.out").read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.startswith('{"started"') and line.endswith("\n")]
+
+    def settled(self) -> Figures | None:
+        """The figures, once nothing is left to read or to deliver."""
+        found = self.figures()
+        end = found.get(("source_log_end_offset", self.db.name))
+        idle = not self.ledger.runs(self.db.name, "active") and self.ledger.runs(self.db.name, "done")
+        return found if idle and end and found["sink_offset", *self.sink] == end else None
+
+
+@pytest.fixture(scope="module")
+def shop(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scraped]:
+    with Database(postgres) as db:
+        made = Scraped(db, tmp_path_factory.mktemp("run"))
+        db.run("CREATE TABLE items (id int PRIMARY KEY, v text)")
+        db.run("INSERT INTO items SELECT n, 'v' FROM generate_series(1, 300) n")
+        made.start()
+        try:
+            eventually(made.settled, 90, what=made.victim.output)
+            yield made
+        finally:
+            made.victim.kill("both")
+
+
+def test_what_is_scraped_is_the_status(shop: Scraped) -> None:
+    scraped: dict[float, Figures] = {}
+
+    def told_twice() -> tuple[Figures, dict[str, Any]] | None:
+        """A status that was scraped and printed."""
+        found = shop.figures()
+        scraped[found["status_timestamp_seconds",]] = found
+        return next(((scraped[line["at"]], line) for line in shop.printed() if line["at"] in scraped), None)
+
+    pair = eventually(told_twice, 20, what=shop.victim.output)
+    assert pair is not None
+    found, status = pair
+    [tap], [sink], source = status["taps"], status["sinks"], shop.db.name
+    assert found["source_state", source, tap["state"]] == found["sink_state", *shop.sink, sink["state"]] == 1
+    assert (tap["state"], sink["state"], sink["tables"]["public.items"]["rows"]) == ("running", "running", 300)
+    assert found["sink_rows_total", *shop.sink, "public.items"] == 300
+    assert found["sink_offset", *shop.sink] == sink["offset"]
+    assert found["sink_batches_total", *shop.sink] == sink["batches"]
+    assert found["source_lag_bytes", source] == tap["lag_bytes"]
+    assert found["source_retained_wal_bytes", source] == tap["held_bytes"] > 0
+    assert ("source_safe_wal_bytes", source) not in found, "the server has no bound"
+
+
+def test_when_needed_reads_everything_anew(shop: Scraped) -> None:
+    """The slot is dropped, and what happens until the tap notices is in no stream."""
+    tap = shop.victim.tap_pid()
+    assert tap is not None
+    os.kill(tap, signal.SIGSTOP)
+    shop.db.drop_slots()
+    shop.db.run("DELETE FROM items WHERE id < 50", "UPDATE items SET v = 'new' WHERE id < 100")
+    os.kill(tap, signal.SIGCONT)
+    eventually(lambda: len(shop.ledger.runs(shop.db.name)) == 2, 30, what=shop.victim.output)
+    eventually(shop.settled, 60, what=shop.victim.output)
+    assert shop.victim.terminate(60) == 0
+    shop.compare("items")
