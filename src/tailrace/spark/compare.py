@@ -23,10 +23,13 @@ from tailrace.schema import TableSchema
 from tailrace.sinks.lake.columns import JSON, is_verbatim, text, type_of, value
 from tailrace.sinks.lake.evolve import UNFIT
 from tailrace.sinks.lake.fold import Reading
+from tailrace.sinks.lake.table import SOFT
 from tailrace.sinks.lake.target import literal, quoted
 
 Kind = Literal["missing", "extra", "changed", "duplicate"]
 KEY, HASH, ROWS, SPELLED = "_tailrace_key", "_tailrace_hash", "_tailrace_rows", "_tailrace_spelled"
+GONE, GONE_AT = SOFT
+"""Columns of a table that keeps deleted rows."""
 _IMAGES = "key string, after string"
 _ORDERED = (DateType, DecimalType, IntegerType, LongType)
 """Types that Spark orders as the database does."""
@@ -116,7 +119,7 @@ class Comparison:
 
     def lake(self, table: DataFrame, *, soft: bool) -> DataFrame:
         """The lake's side. `soft`: rows that are marked as deleted are not there."""
-        rows = table.filter("not coalesce(`_deleted`, false)") if soft else table
+        rows = table.filter(f"not coalesce({GONE}, false)") if soft else table
         present = set(table.columns)
         cells = {name: F.expr(self._from_table(name, present)) for name in self._reading.types}
         return rows.select(*_aliased(cells))

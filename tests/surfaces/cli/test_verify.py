@@ -91,7 +91,9 @@ def of(reports: list[TableReport], table: str) -> TableReport:
 def test_equal_tables_are_equal(shop: Shop, spark: SparkSession) -> None:
     reports = shop.verification().compare(spark)
     assert [(each.sink, each.table, each.rows) for each in reports] == [
-        (sink, f"public.{table}", rows) for sink in SINKS for table, rows in (("bare", 30), ("orders", 200), ("people", 60))
+        (sink, f"public.{table}", rows)
+        for sink in SINKS
+        for table, rows in (("bare", 30), ("orders", 200), ("people", 60))
     ]
     assert all(each.equal for each in reports), reports
     kept = json.loads((shop.folder / "data/pipelines/shop/delta/verified.json").read_text())

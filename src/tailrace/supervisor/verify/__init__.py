@@ -157,7 +157,7 @@ class _Table:
             name,
             self._passage(),
             self._touched,
-            whole._layout.verifying(whole._pipeline.name).absolute(),
+            whole._layout.verifying(whole._pipeline.name),
             self._report,
             limit=options.limit,
             on_rows=lambda report: self._on_step(Step(report, estimate)),

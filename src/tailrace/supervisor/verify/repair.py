@@ -10,7 +10,7 @@ from tailrace.control.ledger import Ledger, TableRequest
 from tailrace.errors import SetupError, SinkError
 from tailrace.schema import TableSchema
 from tailrace.sinks.lake.target import Target, viewed
-from tailrace.spark.compare import HASH, KEY, Comparison, Difference
+from tailrace.spark.compare import GONE, GONE_AT, HASH, KEY, Comparison, Difference
 from tailrace.supervisor.verify.passage import Patience
 from tailrace.supervisor.verify.table import COLLECTED, KEYS_PER_CHUNK, TableVerification
 
@@ -87,7 +87,7 @@ def _delete(target: Target, found: Sequence[Difference], schema: TableSchema, *,
     comparison = Comparison(target.session, schema, {each.name: each.dataType for each in shape.schema.fields})
     present = set(shape.schema.names)
     rows = target.session.createDataFrame([(each.key, each.hash) for each in found], f"{KEY} string, {HASH} long")
-    gone = "UPDATE SET `_deleted` = true, `_deleted_at` = current_timestamp()" if soft else "DELETE"
+    gone = f"UPDATE SET {GONE} = true, {GONE_AT} = current_timestamp()" if soft else "DELETE"
     with viewed(rows) as view:
         target.execute(
             f"MERGE INTO {target.sql_name} t USING {view} s ON {comparison.key_sql(present)} = s.{KEY} "

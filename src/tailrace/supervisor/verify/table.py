@@ -25,7 +25,7 @@ from tailrace.schema import TableSchema
 from tailrace.sinks.lake import LakeSink
 from tailrace.sinks.lake.evolve import wanted_types
 from tailrace.sinks.lake.target import Target
-from tailrace.spark.compare import Compared, Comparison, Difference, read_key
+from tailrace.spark.compare import GONE, Compared, Comparison, Difference, read_key
 from tailrace.spark.snapshot import Outcome, Read, ReadHere, ReadInSpark, Task
 from tailrace.supervisor.verify.passage import Passage, Patience, Pin
 from tailrace.supervisor.verify.report import Shown, TableReport
@@ -128,7 +128,7 @@ class TableVerification:
             try:
                 if moment.touches.everything:
                     continue
-                self.report.rows += sum(each.rows for each in moment.reads)
+                self.report.rows += sum(each.rows - each.reset for each in moment.reads)
                 moving = self._judge(moment, self._source_side(moment), self._lake_side(moment, extents, None))
             finally:
                 moment.close()
@@ -183,7 +183,7 @@ class TableVerification:
             if not comparison.orders_keys:
                 raise self._restless()
             rows = comparison.within(rows, extents[0], extents[-1])
-        side = comparison.lake(rows, soft=self._sink.soft_delete and "_deleted" in rows.columns)
+        side = comparison.lake(rows, soft=self._sink.soft_delete and GONE in rows.columns)
         return side if keys is None else comparison.among(side, keys)
 
     # -- both sides at a moment -------------------------------------------------------------------------------
