@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tailrace.errors import ConfigError, SetupError
 from tailrace.spec import load_pipelines, load_platform
 from tailrace.supervisor.verify import Options, Verification
 from tailrace.supervisor.verify.report import TableReport
@@ -61,6 +62,10 @@ spec:
     def verification(self, **options: Any) -> Verification:
         [pipeline] = load_pipelines([self.document])
         return Verification(pipeline, load_platform(self.platform), Options(**{"patience_s": 60.0, **options}))
+
+    def tailrace(self, *options: str) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-m", "tailrace", "verify", str(self.document), "--platform-config", str(self.platform)]
+        return subprocess.run([*line, "--json", *options], capture_output=True, text=True, check=False, timeout=150)
 
     def sql(self, spark: SparkSession, sink: str, table: str, statement: str) -> None:
         """Behind Tailrace's back. `{}` is the table's name."""
@@ -133,3 +138,74 @@ def test_what_was_done_behind_its_back_is_found_and_repaired(shop: Shop, spark: 
         ("public.people", 0, 2),
     ]
     assert all(each.equal for each in shop.verification(sink=sink).compare(spark))
+
+
+class Writer(threading.Thread):
+    """Never lets a few rows rest: they change, move, go and come back."""
+
+    def __init__(self, db: Database) -> None:
+        super().__init__(daemon=True)
+        self._db, self._halt = db, threading.Event()
+        self.done = 0
+
+    def run(self) -> None:
+        with self._db.connect() as connection:
+            while not self._halt.wait(0.02):
+                self.done += 1
+                connection.execute("UPDATE orders SET ratio = ratio + 1, doc = doc || '{\"x\": 1.10}' WHERE id <= 5")
+                connection.execute("DELETE FROM orders WHERE id = %s", (100 + self.done % 3,))
+                connection.execute("UPDATE orders SET id = 303 - id WHERE id IN (1, 302) OR id = 11")
+                connection.execute("UPDATE orders SET id = 303 - id WHERE id = 292")
+                connection.execute(
+                    "INSERT INTO orders (id, note) SELECT g, 'again' FROM generate_series(100, 102) g "
+                    "ON CONFLICT DO NOTHING"
+                )
+
+    def stop(self) -> None:
+        self._halt.set()
+        self.join()
+
+
+def test_rows_that_never_rest_are_no_differences(shop: Shop, spark: SparkSession) -> None:
+    shop.sql(spark, "delta", "orders", "UPDATE {} SET note = 'secret' WHERE id = 150")
+    writer = Writer(shop.db)
+    writer.start()
+    try:
+        eventually(lambda: writer.done > 5)
+        [report] = shop.verification(sink="delta", tables=("orders",)).compare(spark)
+    finally:
+        writer.stop()
+    assert (report.differences, report.unsettled) == ({"changed": 1}, 0), report
+    assert [(each.key, each.columns) for each in report.shown] == [({"id": "150"}, ("note",))]
+
+
+def test_the_command_names_the_rows_and_keeps_their_values_to_itself(shop: Shop) -> None:
+    shop.db.run("UPDATE orders SET note = 'private' WHERE id = 150")
+    done = shop.tailrace("--sink", "delta", "--table", "public.orders")
+    assert done.returncode == 0, done.stdout + done.stderr
+    [table] = json.loads(done.stdout)["tables"]
+    assert table["equal"] and table["rows"] == 200
+    for options, code, problem in (
+        (("--sink", "nobody"), 2, "verify.no_sink"),
+        (("--table", "nothing"), 2, "verify.no_table"),
+    ):
+        refused = shop.tailrace(*options)
+        assert (refused.returncode, json.loads(refused.stdout)["problems"][0]["code"]) == (code, problem)
+
+
+def test_a_sink_that_appends_is_refused(shop: Shop) -> None:
+    text = shop.document.read_text().replace("write_mode: upsert", "write_mode: append")
+    appending = shop.folder / "appending.yaml"
+    appending.write_text(text)
+    [pipeline] = load_pipelines([appending])
+    with pytest.raises(ConfigError, match="keeps tables as the source has them") as refused:
+        Verification(pipeline, load_platform(shop.platform), Options())
+    assert refused.value.code == "verify.not_a_mirror"
+
+
+def test_without_a_running_pipeline_it_says_what_it_waits_for(shop: Shop, spark: SparkSession) -> None:
+    shop.victim.kill("both")
+    shop.db.run("UPDATE orders SET note = 'later' WHERE id = 9")
+    with pytest.raises(SetupError, match="waited 1 s for the log to pass") as ended:
+        shop.verification(sink="delta", tables=("orders",), patience_s=1.0).compare(spark)
+    assert "start the pipeline" in ended.value.hint

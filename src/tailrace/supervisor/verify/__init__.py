@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 PATIENCE_S = 120.0
-OF_A_TABLE = ("verify.halted", "verify.restless", "verify.too_much", "source.table_missing")
+OF_A_TABLE = ("verify.halted", "verify.restless", "verify.too_much", "sink.mark_lost", "source.table_missing")
 """Errors that concern one table only: the others are compared all the same."""
 
 

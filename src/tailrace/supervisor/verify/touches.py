@@ -15,6 +15,7 @@ from tailrace.changelog import LogReader, head
 from tailrace.changelog.storage import Directory
 from tailrace.changelog.transactions import Found, TransactionIndex
 from tailrace.contracts import Staged
+from tailrace.errors import LogError
 
 _TRUNCATE, _DELETE, _CHANGES = OPS.index("t"), OPS.index("d"), frozenset(OPS.index(op) for op in "cud")
 
@@ -55,6 +56,15 @@ class TouchedKeys:
 
     def since(self, reads: Sequence[Staged], before: int) -> Touches:
         """What transactions that one of the `reads` of a table did not see did to it, at offsets below `before`."""
+        try:
+            return self._since(reads, before)
+        except LogError as error:
+            if error.code != "log.expired":
+                raise
+            self._index = TransactionIndex(Directory(self._log))  # it has what is still retained
+            return self._since(reads, before)
+
+    def _since(self, reads: Sequence[Staged], before: int) -> Touches:
         self._index.refresh()
         sights = _Sights(tuple(self._source.sight(each.seen) for each in reads))
         chunk = reads[0].chunk
