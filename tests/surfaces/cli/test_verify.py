@@ -22,6 +22,7 @@ from tailrace.testing.servers import PostgresServer
 from tailrace.testing.waiting import eventually
 from tests.capture.running import Database
 
+pytestmark = pytest.mark.timeout(400)
 SINKS = ("delta", "iceberg")
 TABLES = (
     "CREATE TABLE orders (id bigint PRIMARY KEY, amount numeric(12, 2), note text, at timestamptz, ratio float8, "
