@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -12,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from pyspark.sql import SparkSession
 
 from tailrace.config import Secret
-from tailrace.contracts import EXTENSIONS, Jar
+from tailrace.contracts import EXTENSIONS, Gather, Jar
 from tailrace.errors import SinkError
 from tailrace.sinks.lake import LakeSink
 from tailrace.sinks.lake.target import Making, Shape, Target, declared, literal, pairs, quoted
@@ -49,13 +50,9 @@ class IcebergSink(LakeSink):
     ]
     table_namespace: Annotated[str, Field(min_length=1, description="The tables' namespace.")] = "default"
     format_version: Annotated[Literal[2, 3], Field(description="Format of new tables.")] = 2
-    partition_by: Annotated[
-        tuple[str, ...],
-        Field(
-            description="Partitions of new tables, where `tables` says nothing else: columns, `days(column)`, "
-            "`bucket(16, column)` and the like."
-        ),
-    ] = ()
+    flush_interval_seconds: Annotated[
+        float | None, Field(ge=0, description="Another name for `commit_interval`, in seconds.")
+    ] = None
     s3_endpoint: Annotated[str | None, Field(description="Of an S3-compatible store.")] = None
     s3_access_key_id: Annotated[Secret | None, Field(description="Absent: from the environment.")] = None
     s3_secret_access_key: Annotated[Secret | None, Field(description="Absent: from the environment.")] = None
@@ -72,9 +69,21 @@ class IcebergSink(LakeSink):
     def spark_settings(self) -> dict[str, str]:
         return {EXTENSIONS: "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"}
 
+    def gather(self) -> Gather:
+        known = super().gather()
+        return known if self.flush_interval_seconds is None else replace(known, seconds=self.flush_interval_seconds)
+
     def target(self, spark: SparkSession, name: str, owner: str) -> IcebergTarget:
         parts = (self.catalog_name, *self.table_namespace.split("."), name)
         return IcebergTarget(spark, parts, owner, self._settings(), self.format_version)
+
+    @model_validator(mode="after")
+    def _one_interval(self) -> Self:
+        if {"commit_interval", "flush_interval_seconds"} <= self.model_fields_set:
+            hint = "leave one of them out"
+            message = "commit_interval and flush_interval_seconds are the same thing"
+            raise PydanticCustomError("config.invalid_value", "{message}", {"message": message, "hint": hint})
+        return self
 
     @model_validator(mode="after")
     def _reachable(self) -> Self:

@@ -23,6 +23,7 @@ from tailrace.sinks.tables import Log, TableSink
 Evolution = Literal["adapt", "lenient", "halt"]
 
 _HOLES = re.compile(r"\{(\w+)\}")
+_TRANSFORM = re.compile(r"\w+\((?:\d+,\s*)?(?P<column>.+)\)")
 _KNOWN = ("source", "database", "schema", "table")
 
 
@@ -33,6 +34,12 @@ def _known_holes(template: str) -> str:
             message = f"there is no '{{{hole}}}' in the name of a table"
             raise PydanticCustomError("config.invalid_value", "{message}", {"message": message, "hint": hint})
     return template
+
+
+def column_of(partition: str) -> str:
+    """The column of a partition, which may be a transform of it."""
+    found = _TRANSFORM.fullmatch(partition)
+    return found["column"] if found else partition
 
 
 class TableOptions(Model):
@@ -82,6 +89,13 @@ class LakeSink(TableSink):
     write_executor_threads: Annotated[
         int, Field(ge=0, le=64, description="Tables that are written at the same time; 0: as many as fit the cores.")
     ] = 0
+    partition_by: Annotated[
+        tuple[str, ...],
+        Field(
+            description="Partitions of new tables that have these columns, where `tables` says nothing. Iceberg has "
+            "transforms too: `days(column)`, `bucket(16, column)`."
+        ),
+    ] = ()
     without_key: Annotated[
         Literal["append", "halt"],
         Field(
@@ -134,6 +148,12 @@ class LakeSink(TableSink):
         """The options of a table of the source."""
         found = (options for pattern, options in self.tables.items() if fnmatchcase(table.name, pattern))
         return next(found, TableOptions())
+
+    def partitions_of(self, table: TableSchema) -> tuple[str, ...]:
+        """How a new table is partitioned."""
+        names = {column.name for column in table.columns}
+        common = (each for each in self.partition_by if column_of(each) in names)
+        return self.options(table).partition_by or tuple(common)
 
     def evolution_of(self, table: TableSchema) -> Evolution:
         return self.options(table).evolution or self.evolution

@@ -41,8 +41,7 @@ class LakeKeeper:
         self._session = lake_session(spark, {})
         self._tables: dict[str, KeptTable] = {}
         self._lock = threading.Lock()
-        threads = sink.write_executor_threads or max(2, (os.cpu_count() or 2))
-        self._pool = ThreadPoolExecutor(threads, f"lake/{sink.id}")
+        self._threads = sink.write_executor_threads or max(2, os.cpu_count() or 2)
 
     def mark(self) -> int:
         return self._ledger.state.mark
@@ -86,7 +85,8 @@ class LakeKeeper:
 
     def _each(self, shares: list[Share], apply: Callable[[Share], Entry]) -> list[tuple[str, Entry]]:
         """Several tables at a time. The first error that is not a table's own ends the batch, after all have ended."""
-        futures = [(share.name, self._pool.submit(apply, share)) for share in shares]
+        with ThreadPoolExecutor(self._threads, f"lake/{self._sink.id}") as pool:
+            futures = [(share.name, pool.submit(apply, share)) for share in shares]
         results: list[tuple[str, Entry]] = []
         failure: BaseException | None = None
         for name, future in futures:
