@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -135,6 +136,10 @@ class IcebergSink(LakeSink):
         return found
 
 
+_LOADING = threading.Lock()
+"""A JDBC catalog that is loaded twice at once may make its tables twice."""
+
+
 class IcebergTarget(Target):
     CONFLICTS = ("ValidationException", "CommitFailedException", "CommitStateUnknownException")
 
@@ -144,6 +149,8 @@ class IcebergTarget(Target):
         super().__init__(spark, ".".join(parts), owner, settings)
         self._parts, self._version = parts, version
         self._property = f"tailrace.mark.{owner}"
+        with _LOADING:
+            self.session.catalog.tableExists(self.sql_name)  # loads the catalog
 
     @property
     def sql_name(self) -> str:
