@@ -204,6 +204,7 @@ class Lakehouse:
 
     def _of(self, spark: SparkSession, sink: LakeSink) -> Iterator[LakeTable]:
         """The tables that a sink has kept."""
+        self._log.refresh()
         self._log.forget(self._log.end)
         schemas = {schema.name: schema for schema in self._log.schemas.values()}
         document = self._pipeline

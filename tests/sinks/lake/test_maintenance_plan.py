@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import cast
 
 import pytest
+from pydantic import ValidationError
 
-from tailrace.errors import ConfigError, SinkError
+from tailrace.errors import SinkError
 from tailrace.sinks.delta import DeltaSink
 from tailrace.sinks.lake.maintenance import SMALL_BYTES, LakeCare, Maintenance, Turns, compaction, small_files
 from tailrace.sinks.lake.target import Compaction, DataFile, Target, superseded
@@ -36,7 +37,7 @@ def test_defaults_are_those_of_the_names() -> None:
 
 def test_delta_never_removes_what_a_commit_under_way_has_written() -> None:
     young = {"expire_snapshots_older_than_seconds": 60}
-    with pytest.raises(ConfigError, match="a commit under way"):
+    with pytest.raises(ValidationError, match="a commit under way"):
         DeltaSink.from_document({"id": "lake", "path": "/lake", "maintenance": young})
 
 

@@ -39,6 +39,7 @@ class LakeKeeper:
         self._ledger = Ledger(state_dir / "tables.json", log.log_id)
         self._session = lake_session(spark, {})
         self._tables: dict[str, KeptTable] = {}
+        self._schemas: dict[str, TableSchema] = {}
         self._tended: dict[str, Target] = {}
         self._turns = Turns()
         self._lock = threading.Lock()
@@ -72,9 +73,11 @@ class LakeKeeper:
 
     def _targets(self) -> dict[str, Target]:
         """The tables that are there, in sessions apart from the batches'."""
-        for name in list(self._ledger.state.tables):
+        with self._lock:
+            schemas = dict(self._schemas)
+        for name, schema in schemas.items():
             if name not in self._tended:
-                self._tended[name] = self._sink.kept(self._spark, self._newest(name), self._delivery, self._log.log_id)
+                self._tended[name] = self._sink.kept(self._spark, schema, self._delivery, self._log.log_id)
         return {name: target for name, target in self._tended.items() if target.state() is not None}
 
     @contextmanager
@@ -167,12 +170,10 @@ class LakeKeeper:
     def _table(self, name: str) -> KeptTable:
         with self._lock:
             if name not in self._tables:
-                schema = self._newest(name)
-                self._tables[name] = KeptTable(self._sink, self._spark, schema, self._delivery, self._log.log_id)
+                newest = [schema for schema in self._log.versions().values() if schema.name == name][-1]
+                self._tables[name] = KeptTable(self._sink, self._spark, newest, self._delivery, self._log.log_id)
+                self._schemas[name] = newest
             return self._tables[name]
-
-    def _newest(self, name: str) -> TableSchema:
-        return [schema for schema in self._log.versions().values() if schema.name == name][-1]
 
 
 def halts_table(error: TailraceError) -> bool:

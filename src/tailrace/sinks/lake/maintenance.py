@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -125,10 +125,12 @@ class Turns:
     """Who may write a table now."""
 
     def __init__(self) -> None:
-        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._guard = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
 
     def of(self, table: str) -> threading.Lock:
-        return self._locks[table]
+        with self._guard:
+            return self._locks.setdefault(table, threading.Lock())
 
 
 @dataclass
