@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tailrace.surfaces.cli.live import debt
-from tailrace.surfaces.cli.output import Json, guard, say, say_json
+from tailrace.surfaces.cli.output import Json, debt, guard, say, say_json
 from tailrace.surfaces.cli.place import moment
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import typer
 
 from tailrace.config.values import MIB
+from tailrace.surfaces.cli.output import debt
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tailrace.sinks.tables import Debt
-    from tailrace.supervisor.status import DebtStatus, SinkState, SinkStatus, SnapshotStatus, Status, TapState
+    from tailrace.supervisor.status import SinkState, SinkStatus, SnapshotStatus, Status, TapState
 
 Tick = Callable[["Status"], None]
 
@@ -83,12 +83,6 @@ def lines(status: Status, rates: Rates) -> list[str]:
         found.append(f"sink {sink.pipeline}/{sink.sink}: {sink.state}, {moved}")
         found += [f"sink {sink.pipeline}/{sink.sink}: {name}: {debt(each)}" for name, each in sorted(sink.debt.items())]
     return found + notes(status)
-
-
-def debt(found: DebtStatus | Debt) -> str:
-    """What upkeep would remove, in words."""
-    small = f"{found.files:,} files, {found.small_files:,} small"
-    return f"{small}, {found.delete_files:,} delete files, {found.snapshots:,} snapshots"
 
 
 def notes(status: Status) -> list[str]:
