@@ -17,6 +17,7 @@ from tailrace.config import Duration, Model
 from tailrace.contracts import Delivery, Gather
 from tailrace.schema import TableSchema
 from tailrace.sinks.lake.keeper import LakeKeeper
+from tailrace.sinks.lake.maintenance import Maintenance
 from tailrace.sinks.lake.target import Target
 from tailrace.sinks.tables import Log, TableSink
 
@@ -122,6 +123,8 @@ class LakeSink(TableSink):
         Field(description="Options of some tables, by pattern.", examples=[{"public.orders": {"evolution": "halt"}}]),
     ] = Field(default_factory=dict)
 
+    maintenance: Annotated[Maintenance, Field(description="Upkeep of the tables.")] = Field(default_factory=Maintenance)
+
     def columns(self) -> tuple[str, ...]:
         needed = (
             "seq",
@@ -167,6 +170,11 @@ class LakeSink(TableSink):
             "table": table.table,
         }
         return _HOLES.sub(lambda hole: parts[hole[1]], self.table_name)
+
+    def kept(self, spark: SparkSession, schema: TableSchema, delivery: Delivery, log_id: str) -> Target:
+        """The table that keeps a table of the source; its marks are of this pipeline, sink and log."""
+        owner = f"{delivery.pipeline}/{self.id}/{log_id}"
+        return self.target(spark, self.name_of(schema, delivery), owner)
 
     @abstractmethod
     def target(self, spark: SparkSession, name: str, owner: str) -> Target:
