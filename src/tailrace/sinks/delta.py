@@ -29,6 +29,7 @@ from tailrace.sinks.lake.target import (
     Version,
     declared,
     literal,
+    mark_lost,
     pairs,
     quoted,
     superseded,
@@ -116,7 +117,10 @@ class DeltaTarget(Target):
         if snapshot is None:
             return 0
         self._application = self._application_at(snapshot)
-        return self._mark_of(snapshot) or 0
+        found = self._mark_of(snapshot)
+        if found is None:
+            raise mark_lost(self._name)
+        return found
 
     def carries(self, mark: int) -> bool:
         snapshot = self._snapshot()

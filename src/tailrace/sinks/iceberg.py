@@ -17,7 +17,6 @@ from pyspark.sql import functions as F
 
 from tailrace.config import Secret
 from tailrace.contracts import EXTENSIONS, Gather, Jar
-from tailrace.errors import SinkError
 from tailrace.sinks.lake import LakeSink
 from tailrace.sinks.lake.target import (
     Compaction,
@@ -28,6 +27,7 @@ from tailrace.sinks.lake.target import (
     Version,
     declared,
     literal,
+    mark_lost,
     pairs,
     quoted,
     superseded,
@@ -309,16 +309,6 @@ class IcebergTarget(Target):
     def _table(self) -> Any:
         spark: Any = self.session._jvm
         return spark.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(self.session._jsparkSession, self.sql_name)
-
-
-def mark_lost(table: str) -> SinkError:
-    """The snapshots that said how far the table is are gone."""
-    return SinkError(
-        "sink.mark_lost",
-        f"no snapshot of {table} that is left says how far it is: those that did were expired",
-        hint="let the newest snapshot with a tailrace.mark be when you expire; to begin anew, give the sink another id",
-        where=table,
-    )
 
 
 def _ancestry(table: Any, snapshot: Any) -> Iterator[Any]:

@@ -264,6 +264,16 @@ def viewed(rows: DataFrame) -> Iterator[str]:
         rows.sparkSession.catalog.dropGlobalTempView(name)
 
 
+def mark_lost(table: str) -> SinkError:
+    """What said how far the table is, is gone."""
+    return SinkError(
+        "sink.mark_lost",
+        f"nothing that is left of {table} says how far it is: the snapshots or versions that did were removed",
+        hint="let the newest with a mark be when you expire others; to begin anew, give the sink another id",
+        where=table,
+    )
+
+
 def quoted(name: str) -> str:
     """An identifier of Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
