@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 from py4j.protocol import Py4JJavaError
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 from pydantic_core import PydanticCustomError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from tailrace.contracts import EXTENSIONS, Jar
 from tailrace.errors import SinkError
-from tailrace.sinks.lake import LakeSink
+from tailrace.sinks.lake import LakeSink, placed
 from tailrace.sinks.lake.maintenance import Maintenance
 from tailrace.sinks.lake.target import (
     Compaction,
@@ -57,6 +58,7 @@ class DeltaSink(LakeSink):
     path: Annotated[
         str,
         Field(min_length=1, description="Folder of the tables.", examples=["/lake/shop", "s3a://bucket/shop"]),
+        AfterValidator(placed),
     ]
 
     @field_validator("maintenance")
@@ -68,6 +70,9 @@ class DeltaSink(LakeSink):
             hint = f"use {_YOUNGEST_S} or more for expire_snapshots_older_than_seconds"
             raise PydanticCustomError("config.invalid_value", "{message}", {"message": message, "hint": hint})
         return maintenance
+
+    def local_folder(self) -> Path | None:
+        return None if ":" in self.path else Path(self.path)
 
     def jars(self) -> tuple[Jar, ...]:
         return (Jar("io.delta", "delta-spark_4.1_2.13", "4.4.0", transitive=True),)

@@ -10,14 +10,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tailrace.config import Secret
 from tailrace.contracts import EXTENSIONS, Gather, Jar
-from tailrace.sinks.lake import LakeSink
+from tailrace.sinks.lake import LakeSink, placed
 from tailrace.sinks.lake.target import (
     Compaction,
     DataFile,
@@ -72,7 +72,9 @@ class IcebergSink(LakeSink):
         ),
     ] = None
     warehouse: Annotated[
-        str, Field(min_length=1, description="Where tables are.", examples=["/lake", "s3://bucket/lake"])
+        str,
+        Field(min_length=1, description="Where tables are.", examples=["/lake", "s3://bucket/lake"]),
+        AfterValidator(placed),
     ]
     table_namespace: Annotated[str, Field(min_length=1, description="The tables' namespace.")] = "default"
     format_version: Annotated[Literal[2, 3], Field(description="Format of new tables.")] = 2
@@ -83,6 +85,9 @@ class IcebergSink(LakeSink):
     s3_access_key_id: Annotated[Secret | None, Field(description="Absent: from the environment.")] = None
     s3_secret_access_key: Annotated[Secret | None, Field(description="Absent: from the environment.")] = None
     s3_region: Annotated[str, Field(description="The store's region.")] = "us-east-1"
+
+    def local_folder(self) -> Path | None:
+        return None if ":" in self.warehouse else Path(self.warehouse)
 
     def jars(self) -> tuple[Jar, ...]:
         found = [Jar("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", _VERSION)]
@@ -132,7 +137,7 @@ class IcebergSink(LakeSink):
 
     def _catalog(self) -> dict[str, str]:
         uri = self._uri()
-        found = {"warehouse": self._location(), "cache-enabled": "false"}
+        found = {"warehouse": self.warehouse, "cache-enabled": "false"}
         if uri.startswith("http"):
             found |= {"type": "rest", "uri": uri}
         elif uri:
@@ -146,9 +151,6 @@ class IcebergSink(LakeSink):
             "hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
             "hadoop.fs.file.impl.disable.cache": "true",
         }
-
-    def _location(self) -> str:
-        return self.warehouse if ":" in self.warehouse else str(Path(self.warehouse).absolute())
 
     def _s3(self) -> dict[str, str]:
         found = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", "client.region": self.s3_region}

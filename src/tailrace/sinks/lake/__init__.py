@@ -37,6 +37,11 @@ def _known_holes(template: str) -> str:
     return template
 
 
+def placed(location: str) -> str:
+    """A location that is the same wherever a process stands."""
+    return location if ":" in location else str(Path(location).absolute())
+
+
 def column_of(partition: str) -> str:
     """The column of a partition, which may be a transform of it."""
     found = _TRANSFORM.fullmatch(partition)
@@ -175,6 +180,10 @@ class LakeSink(TableSink):
         """The table that keeps a table of the source; its marks are of this pipeline, sink and log."""
         owner = f"{delivery.pipeline}/{self.id}/{log_id}"
         return self.target(spark, self.name_of(schema, delivery), owner)
+
+    @abstractmethod
+    def local_folder(self) -> Path | None:
+        """Where the tables are, if that is a folder of this machine."""
 
     @abstractmethod
     def target(self, spark: SparkSession, name: str, owner: str) -> Target:
