@@ -27,7 +27,7 @@ from tailrace.testing.waiting import eventually
 
 
 class Shop:
-    """A pipeline that kept `public.items` in a lake, in two batches of 2 and 1 changes."""
+    """A pipeline that keeps `public.items` in a lake."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark, self.folder, self.layout = spark, folder, Layout(folder / "data")
@@ -92,13 +92,13 @@ def shop(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(service, "open_lakehouse", opened)
     made = Shop(spark, tmp_path)
-    made.deliver(insert(1, "a"), insert(2, "b"))
-    made.deliver(Row("u", {"id": 1}, after={"id": 1, "v": "c"}))
     yield made
     made.writer.close()
 
 
 def test_look_travel_roll_back_and_tend(shop: Shop) -> None:
+    shop.deliver(insert(1, "a"), insert(2, "b"))
+    shop.deliver(Row("u", {"id": 1}, after={"id": 1, "v": "c"}))
     [table] = shop.machine("tables")["tables"]
     assert (table["source"], table["name"], table["rows"], table["mark"]) == ("public.items", "public__items", 2, 3)
     assert table["debt"]["snapshots"] == 2 and table["debt"]["delete_files"] == 1
@@ -107,6 +107,7 @@ def test_look_travel_roll_back_and_tend(shop: Shop) -> None:
     first, second = shop.machine("snapshots", "--table", "items")["snapshots"]
     assert (first["mark"], second["mark"], second["current"]) == (2, 3, True)
     looks_back(shop, first)
+    has_a_process_of_its_own(shop)
     refuses(shop)
     rolls_back(shop, first["id"])
     tends(shop)
@@ -119,6 +120,16 @@ def looks_back(shop: Shop, first: dict[str, Any]) -> None:
     assert shop.values("--where", "v > 'b'") == ["c"] and len(shop.values("--limit", "1")) == 1
     done = shop.tailrace("query", "--table", "items", "--columns", "v", "--where", "id = 2")
     assert done.stdout.split() == ["v", "b", "1", "rows"]
+
+
+def has_a_process_of_its_own(shop: Shop) -> None:
+    """Starts Spark, says so, and ends cleanly."""
+    line = [sys.executable, "-m", "tailrace", "lakehouse", "query", str(shop.document), "--table", "items", "--json"]
+    line += ["--platform-config", str(shop.platform)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert sorted(row["v"] for row in json.loads(done.stdout)["rows"]) == ["b", "c"]
+    assert done.stderr == "starting Spark…\n"
 
 
 def refuses(shop: Shop) -> None:
@@ -164,13 +175,3 @@ def test_a_pipeline_without_a_lake(shop: Shop) -> None:
     shop.document.write_text(shop.document.read_text().split("sinks:")[0] + "sinks: [{type: console, config: {id: x}}]")
     done = shop.tailrace("tables")
     assert done.exit_code == 2 and "keeps no lake tables" in done.output
-
-
-def test_a_process_of_its_own(shop: Shop) -> None:
-    """Starts Spark, says so, and ends cleanly."""
-    line = [sys.executable, "-m", "tailrace", "lakehouse", "query", str(shop.document), "--table", "items", "--json"]
-    line += ["--platform-config", str(shop.platform)]
-    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert sorted(row["v"] for row in json.loads(done.stdout)["rows"]) == ["b", "c"]
-    assert done.stderr == "starting Spark…\n"
