@@ -43,13 +43,13 @@ class LakeTable:
 
 @dataclass(frozen=True)
 class TableFacts:
-    """A table as it is. `halted` says why it waits."""
+    """A table as it is. `mark` is None where it is gone; `halted` says why it waits."""
 
     sink: str
     source: str
     name: str
     rows: int
-    mark: int
+    mark: int | None
     debt: Debt
     halted: str
 
@@ -61,7 +61,7 @@ class Rollback:
     table: str
     version: int
     mark: int
-    before: int
+    before: int | None
     running: bool
     replayable: bool
     """Whether the log still has everything from `mark` on."""
@@ -165,9 +165,9 @@ class Lakehouse:
                 f"the mark of {table.source} in version {version} is gone: the pipeline could not go on from there",
                 hint="choose a newer version",
             )
+        before = next((each.mark for each in found.values() if each.current), None)
         running = is_running(self._layout, self._pipeline.name)
-        replayable = mark >= self._log.earliest
-        return Rollback(table.source, version, mark, table.target.mark(), running, replayable)
+        return Rollback(table.source, version, mark, before, running, mark >= self._log.earliest)
 
     def roll_back(self, plan: Rollback) -> None:
         try:
@@ -232,7 +232,14 @@ def _facts(table: LakeTable) -> TableFacts:
     target = table.target
     debt = debt_of(target, table.sink.maintenance.compaction_max_rows_per_batch)
     rows = target.read().count()
-    return TableFacts(table.sink.id, table.source, table.name, rows, target.mark(), debt, table.entry.reason)
+    return TableFacts(table.sink.id, table.source, table.name, rows, _mark(target), debt, table.entry.reason)
+
+
+def _mark(target: Target) -> int | None:
+    try:
+        return target.mark()
+    except SinkError:  # `sink.mark_lost`
+        return None
 
 
 def _travelled(table: LakeTable, version: int | None, as_of: datetime | None) -> DataFrame:

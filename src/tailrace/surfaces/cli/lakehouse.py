@@ -38,7 +38,8 @@ def tables(file: File, sink: Sink = None, platform_config: PlatformConfig = None
         say_json({"ok": True, "tables": [asdict(table) for table in found]})
         return
     for table in found:
-        say(f"{table.source}  {table.sink}: {table.name}  {table.rows:,} rows, mark {table.mark}, {debt(table.debt)}")
+        facts = f"{table.rows:,} rows, mark {_known(table.mark)}, {debt(table.debt)}"
+        say(f"{table.source}  {table.sink}: {table.name}  {facts}")
         if table.halted:
             say(f"  halted: {table.halted}", color="yellow")
 
@@ -65,9 +66,8 @@ def snapshots(
         return
     for _, source, versions in found:
         for each in versions:
-            mark = "gone" if each.mark is None else each.mark
             now = "  current" if each.current else ""
-            say(f"{source}  {each.id}  {moment(each.at_us)}  {each.operation}  mark {mark}{now}")
+            say(f"{source}  {each.id}  {moment(each.at_us)}  {each.operation}  mark {_known(each.mark)}{now}")
 
 
 @lakehouse.command()
@@ -117,7 +117,7 @@ def rollback(
     if as_json:
         say_json({"ok": True, **asdict(plan), "next": plan.next})
         return
-    say(f"{plan.table} is what it was in {plan.version}, its mark went from {plan.before} to {plan.mark}")
+    say(f"{plan.table} is what it was in {plan.version}, its mark went from {_known(plan.before)} to {plan.mark}")
     say(plan.next)
 
 
@@ -160,7 +160,7 @@ def _opened(file: Path, platform_config: Path | None, sink: str | None) -> Itera
 
 
 def _ask(plan: Rollback) -> None:
-    typer.echo(f"{plan.table}: its mark goes from {plan.before} to {plan.mark}; {plan.next}", err=True)
+    typer.echo(f"{plan.table}: its mark goes from {_known(plan.before)} to {plan.mark}; {plan.next}", err=True)
     typer.confirm(f"Roll {plan.table} back to {plan.version}?", abort=True, err=True)
 
 
@@ -179,6 +179,10 @@ def _moment(text: str | None, version: int | None) -> datetime | None:
             "lakehouse.bad_time", f"{text!r} is no time", hint="write it like 2030-01-31T12:00:00"
         ) from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _known(mark: int | None) -> str:
+    return "gone" if mark is None else str(mark)
 
 
 def _plain(value: Any) -> Any:
