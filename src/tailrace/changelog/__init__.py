@@ -3,7 +3,7 @@
 `LogWriter.append` returns when a capture is durable; `LogReader` plans ranges, `read_slice` reads them in tasks.
 """
 
-from tailrace.changelog.reader import Limits, LogReader, Pending, admissions, head
+from tailrace.changelog.reader import Limits, LogReader, Pending, admissions, head, tip
 from tailrace.changelog.retention import Bounds, Subscriber, Subscribers, Verdict, enforce
 from tailrace.changelog.slices import Slice, read_slice
 from tailrace.changelog.writer import LogWriter
@@ -22,4 +22,5 @@ __all__ = [
     "enforce",
     "head",
     "read_slice",
+    "tip",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tailrace.change import LANES
@@ -225,17 +225,18 @@ class LogReader:
 
 def head(path: str | os.PathLike[str]) -> int:
     """The offset after the log's newest change."""
+    return tip(path)[0]
+
+
+def tip(path: str | os.PathLike[str]) -> tuple[int, Mapping[str, str] | None]:
+    """(the offset after the log's newest change, the source's position that the log has passed there)."""
     storage = Directory(path)
     for name in reversed(storage.list(manifest.FOLDER)):
-        tail = manifest.Tail(storage, file=name)
-        ends = [
-            entry.end if isinstance(entry, Line) else entry.base
-            for entry in tail.entries()
-            if isinstance(entry, Line | Header)
-        ]
-        if ends:
-            return ends[-1]
-    return 0
+        found = [entry for entry in manifest.Tail(storage, file=name).entries() if isinstance(entry, Line | Header)]
+        if found:
+            last = found[-1]
+            return last.end if isinstance(last, Line) else last.base, last.resume
+    return 0, None
 
 
 def admissions(storage: Directory, since: int) -> Iterator[Line]:

@@ -57,8 +57,10 @@ class TransactionIndex:
         tables: frozenset[int],
         may_have: Callable[[np.ndarray], np.ndarray],
         wanted: Callable[[int], bool],
+        before: int | None = None,
     ) -> Iterator[Found]:
-        """The rows of `tables` (schema ids) that wanted transactions changed, in the log's order.
+        """The rows of `tables` (schema ids) that wanted transactions changed, in the log's order; with `before` only
+        those at offsets below it.
 
         `may_have` is asked with the largest transaction id of each line, `wanted` with single ones. Raises
         `log.expired` where a line that may have one is no longer retained.
@@ -67,7 +69,7 @@ class TransactionIndex:
             return
         low, high = np.array(self._low), np.array(self._high)
         for place in np.flatnonzero(may_have(high) | (high - low > _HALF)).tolist():
-            yield from self._in_line(place, tables, wanted)
+            yield from self._in_line(place, tables, wanted, before)
 
     @property
     def size(self) -> int:
@@ -80,11 +82,14 @@ class TransactionIndex:
             if self._at_us[place] >= at_us:
                 yield from self._in_line(place, tables, lambda _: True)
 
-    def _in_line(self, place: int, tables: frozenset[int], wanted: Callable[[int], bool]) -> Iterator[Found]:
+    def _in_line(
+        self, place: int, tables: frozenset[int], wanted: Callable[[int], bool], before: int | None = None
+    ) -> Iterator[Found]:
         line = self._line(place)
-        if tables.intersection(line.tables):
+        if tables.intersection(line.tables) and (before is None or line.base < before):
             for ref in line.frames:
-                yield from self._look(ref, tables, wanted)
+                rows = ref.rows if before is None else before - line.base - ref.row
+                yield from self._look(ref, tables, wanted, rows)
 
     def _forget(self) -> None:
         self.began = None
@@ -111,11 +116,14 @@ class TransactionIndex:
         assert isinstance(line, Line)
         return line
 
-    def _look(self, ref: FrameRef, tables: frozenset[int], wanted: Callable[[int], bool]) -> Iterator[Found]:
+    def _look(
+        self, ref: FrameRef, tables: frozenset[int], wanted: Callable[[int], bool], first: int
+    ) -> Iterator[Found]:
+        """Among the `first` rows of the frame in source order."""
         buffer = self._storage.read(ref.segment, ref.offset, ref.length)
         frames.verify(buffer, ref.checksum, f"{ref.segment}@{ref.offset}")
         rows, txs = frames.decode(buffer)
-        mine = np.isin(rows.column("schema_id").to_numpy(), list(tables))
+        mine = np.isin(rows.column("schema_id").to_numpy(), list(tables)) & (rows.column("row").to_numpy() < first)
         if not mine.any():
             return
         names: list[str] = txs.column("tx_id").to_pylist()  # type: ignore[assignment]

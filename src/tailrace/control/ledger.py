@@ -84,12 +84,22 @@ class Ledger:
 
     def request(self, source: str, reason: str, tables: Sequence[TableRequest], *, log_id: str, since: int) -> str:
         """A new run; returns its id."""
-        run = f"{int(time.time() * 1000):013x}{uuid.uuid4().hex[:6]}"
-        made = {"id": run, "source": source, "reason": reason, "log_id": log_id, "since": since}
         with self._store.transaction() as connection:
-            connection.execute(sa.insert(snapshot_runs).values(**made, state="active", created_us=_now_us()))
+            run = _begin(connection, source, reason, log_id, since)
             if tables:
                 connection.execute(sa.insert(snapshot_tables), [_requested(run, each) for each in tables])
+        return run
+
+    def request_parts(self, source: str, reason: str, table: TableRequest, parts: Sequence[Extent], log_id: str) -> str:
+        """A new run over just these parts of a table; returns its id. `table.filter` tells people what they are."""
+        with self._store.transaction() as connection:
+            run = _begin(connection, source, reason, log_id, 0)
+            place = {"run": run, "schema_name": table.schema, "table_name": table.table, "state": "planned"}
+            rows = [
+                {**place, "number": number, "extent": json.dumps(asdict(each))} for number, each in enumerate(parts)
+            ]
+            connection.execute(sa.insert(snapshot_tables), [{**_requested(run, table), "state": "reading"}])
+            connection.execute(sa.insert(snapshot_chunks), rows)
         return run
 
     def runs(self, source: str, state: str | None = None) -> list[Run]:
@@ -240,6 +250,14 @@ class Ledger:
             if admitted is not None:
                 _admit(connection, admitted)
             put(connection, indexed, {"source": source, "log_id": log_id, "log_offset": offset})
+
+
+def _begin(connection: sa.Connection, source: str, reason: str, log_id: str, since: int) -> str:
+    """A run without tables yet; returns its id."""
+    run = f"{int(time.time() * 1000):013x}{uuid.uuid4().hex[:6]}"
+    made = {"id": run, "source": source, "reason": reason, "log_id": log_id, "since": since}
+    connection.execute(sa.insert(snapshot_runs).values(**made, state="active", created_us=_now_us()))
+    return run
 
 
 def _admit(connection: sa.Connection, admitted: Admitted) -> None:

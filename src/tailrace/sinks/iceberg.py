@@ -196,6 +196,15 @@ class IcebergTarget(Target):
         snapshot = self._table().currentSnapshot()
         return 0 if snapshot is None else int(snapshot.snapshotId())
 
+    def at(self, state: int) -> DataFrame:
+        """Under today's names: a snapshot has those from when it was made, and a changed column makes no snapshot."""
+        if not state:
+            return self.session.table(self.sql_name).limit(0)
+        table, then = self._table(), super().at(state)
+        known = table.schemas().get(table.snapshot(state).schemaId())
+        names = {str(each.name()): table.schema().findField(each.fieldId()) for each in known.columns()}
+        return then.select(*(then[quoted(was)].alias(str(now.name())) for was, now in names.items() if now is not None))
+
     def mark(self) -> int:
         table = self._table()
         snapshot = table.currentSnapshot()

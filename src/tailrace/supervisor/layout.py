@@ -19,6 +19,8 @@ class Layout:
     pipelines/NAME/SINK/         a query's checkpoint
     control.db                   the control store
     staged/SOURCE/               chunks of snapshots, until the log has them
+    pipelines/NAME/SINK/verified.json  what the last verification found
+    verify/NAME/                 chunks that a verification reads, while it runs
     spark.log                    what Spark printed
     """
 
@@ -52,6 +54,12 @@ class Layout:
 
     def staged(self, source: str) -> Path:
         return self.root / "staged" / source
+
+    def verified(self, pipeline: str, sink: str) -> Path:
+        return self.sink(pipeline, sink) / "verified.json"
+
+    def verifying(self, pipeline: str) -> Path:
+        return self.root / "verify" / pipeline
 
     @property
     def spark_log(self) -> Path:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tailrace.sinks.lake import LakeSink
 
 UNFIT = "_unfit"
+DRAFT = "_tailrace_text_"
+"""What a column that becomes text is called meanwhile."""
 
 
 def wanted_types(schema: TableSchema, sink: LakeSink) -> dict[str, DataType]:
@@ -106,7 +108,7 @@ def keep_unfit(target: Target) -> None:
 
 def to_text(target: Target, column: str) -> None:
     """Make a column text, with the values it has. Can be repeated from any point."""
-    draft = f"_tailrace_text_{column}"
+    draft = f"{DRAFT}{column}"
     present = target.existing().type(column)
     if isinstance(present, StringType):
         return

@@ -173,6 +173,10 @@ class Target(ABC):
 
     # -- what both formats share -----------------------------------------------------------------------------
 
+    def at(self, state: int) -> DataFrame:
+        """The table as it was at `state`, whatever others do to it meanwhile."""
+        return self.session.sql(f"SELECT * FROM {self.sql_name} VERSION AS OF {state}")
+
     def execute(self, statement: str, mark: int | None = None) -> None:
         """Run a statement; a write with `mark` carries it."""
         self.execute_under({} if mark is None else self.marking(mark), statement)

@@ -17,6 +17,7 @@ from tailrace.surfaces.cli.schema import schema
 from tailrace.surfaces.cli.schemas import schemas
 from tailrace.surfaces.cli.snapshot import snapshot
 from tailrace.surfaces.cli.validate import validate
+from tailrace.surfaces.cli.verify import verify
 from tailrace.surfaces.cli.version import version
 
 app = typer.Typer(
@@ -27,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _command in (validate, doctor, deploy, run, snapshot, undeploy, demo, schema, version):
+for _command in (validate, doctor, deploy, run, snapshot, verify, undeploy, demo, schema, version):
     app.command()(_command)
 app.add_typer(log, name="log")
 app.add_typer(schemas, name="schemas")

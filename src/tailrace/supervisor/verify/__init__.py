@@ -1,0 +1,225 @@
+"""Proof by content: a source and the tables that a lake sink keeps of it, compared while both live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from tailrace.capture.postgres import PostgresSource
+from tailrace.capture.postgres.patterns import TablePatterns
+from tailrace.changelog import LogReader, head
+from tailrace.contracts import Delivery
+from tailrace.control import Store
+from tailrace.control.ledger import Ledger
+from tailrace.errors import ConfigError, SinkError, SourceError
+from tailrace.schema import SchemaBook, TableSchema
+from tailrace.sinks.lake import LakeSink
+from tailrace.spec import Pipeline, Platform
+from tailrace.supervisor.layout import Layout
+from tailrace.supervisor.verify.passage import Passage, Patience
+from tailrace.supervisor.verify.repair import Repair
+from tailrace.supervisor.verify.report import TableReport, keep
+from tailrace.supervisor.verify.table import TableVerification, forget_files
+from tailrace.supervisor.verify.touches import TouchedKeys
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SHOWN = 20
+PATIENCE_S = 120.0
+OF_A_TABLE = ("verify.halted", "verify.restless", "verify.too_much", "sink.mark_lost", "source.table_missing")
+"""Errors that concern one table only: the others are compared all the same."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is compared. `limit`: differing rows of a table that are shown in detail."""
+
+    sink: str | None = None
+    tables: tuple[str, ...] = ()
+    repair: bool = False
+    limit: int = SHOWN
+    patience_s: float = PATIENCE_S
+
+
+@dataclass(frozen=True)
+class Step:
+    """How far a verification is: `report` is the table's so far, `estimate` its rows, `waiting` what it waits for."""
+
+    report: TableReport
+    estimate: int | None = None
+    waiting: str = ""
+
+
+OnStep = Callable[[Step], None]
+
+
+class Verification:
+    """Of one pipeline. Everything that can be refused is refused when it is made."""
+
+    def __init__(self, pipeline: Pipeline, platform: Platform, options: Options) -> None:
+        self._pipeline, self._platform, self._options = pipeline, platform, options
+        self._layout = Layout(platform.data_dir)
+        self._source = cast(PostgresSource, pipeline.source)
+        self._sinks = _sinks(pipeline, options.sink)
+        self._log = self._layout.log(self._source.id)
+        self._log_id = LogReader(self._log, 0).log_id  # raises `log.missing`
+        self._tables = self._matching()
+        self._ledger = Ledger(Store(self._layout.store))
+
+    def run(self, on_step: OnStep) -> list[TableReport]:
+        """`compare` in a Spark session of its own."""
+        with self._session() as spark:
+            return self.compare(spark, on_step)
+
+    def compare(self, spark: SparkSession, on_step: OnStep = lambda _: None) -> list[TableReport]:
+        """Compare the tables of every sink, one after another. What it found is kept in the data directory."""
+        folder = self._layout.verifying(self._pipeline.name)
+        forget_files(folder)
+        touched = TouchedKeys(self._source, self._log)
+        try:
+            return [each for sink in self._sinks for each in self._sink(spark, sink, touched, on_step)]
+        finally:
+            forget_files(folder)
+
+    def _sink(
+        self, spark: SparkSession, sink: LakeSink, touched: TouchedKeys, on_step: OnStep
+    ) -> Iterator[TableReport]:
+        for schema, table, estimate in self._tables:
+            report = TableReport(sink.id, f"{schema}.{table}")
+            one = _Table(self, spark, sink, touched, report, on_step)
+            try:
+                one.run((schema, table), estimate)
+            except (SinkError, SourceError) as error:
+                if error.code not in OF_A_TABLE:
+                    raise
+                report.problem = f"{error.message}; {error.hint}" if error.hint else error.message
+            keep(self._layout.verified(self._pipeline.name, sink.id), self._log_id, [report])
+            yield report
+
+    def _matching(self) -> list[tuple[str, str, int | None]]:
+        captured = self._source.snapshot_tables()
+        chosen = TablePatterns(self._options.tables or ("*",))
+        for pattern in chosen.unmatched((schema, table) for schema, table, _ in captured):
+            raise ConfigError(
+                "verify.no_table", f"no captured table matches {pattern!r}", hint="tailrace schemas list names them"
+            )
+        return [each for each in captured if chosen.match(each[0], each[1])]
+
+    @contextmanager
+    def _session(self) -> Iterator[SparkSession]:
+        from tailrace.spark.libraries import settings_for
+        from tailrace.spark.session import open_session
+
+        settings = self._platform.spark
+        spark = open_session(
+            self._layout.spark_log,
+            master=settings.master,
+            conf={**settings_for(self._sinks), **settings.conf},
+            driver_memory=settings.driver_memory,
+        )
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+class _Table:
+    """One table in one sink."""
+
+    def __init__(
+        self,
+        whole: Verification,
+        spark: SparkSession,
+        sink: LakeSink,
+        touched: TouchedKeys,
+        report: TableReport,
+        on_step: OnStep,
+    ) -> None:
+        self._whole, self._spark, self._sink, self._touched = whole, spark, sink, touched
+        self._report, self._on_step = report, on_step
+        self._estimate: int | None = None
+
+    def run(self, name: tuple[str, str], estimate: int | None) -> None:
+        whole, self._estimate = self._whole, estimate
+        options = whole._options
+        self._await_snapshots(name)
+        schema = self._newest(name)
+        delivery = Delivery(whole._pipeline.name, whole._pipeline.metadata.tenant, whole._source.id)
+        owner = f"{delivery.pipeline}/{self._sink.id}/{whole._log_id}"
+        verification = TableVerification(
+            self._spark,
+            whole._source,
+            self._sink,
+            self._sink.target(self._spark, self._sink.name_of(schema, delivery), owner),
+            name,
+            self._passage(),
+            self._touched,
+            whole._layout.verifying(whole._pipeline.name),
+            self._report,
+            limit=options.limit,
+            on_rows=lambda report: self._on_step(Step(report, estimate)),
+        )
+        verification.run()
+        if options.repair and self._report.differing:
+            repair = Repair(verification, whole._ledger, whole._source.id, whole._log_id, self._say)
+            repair.run(self._newest(name), soft=self._sink.soft_delete, patience_s=options.patience_s)
+
+    def _passage(self) -> Passage:
+        whole = self._whole
+        state = whole._layout.sink(whole._pipeline.name, self._sink.id)
+        return Passage(
+            whole._source,
+            whole._log,
+            whole._layout.tap_status(whole._source.id),
+            state / "tables.json",
+            whole._log_id,
+            whole._options.patience_s,
+            self._say,
+        )
+
+    def _await_snapshots(self, name: tuple[str, str]) -> None:
+        """Until no snapshot brings rows of the table that the lake has not yet."""
+        whole = self._whole
+        waiting = Patience(whole._options.patience_s, "a snapshot of the table to end", self._say)
+        while rows := [
+            table.rows_admitted
+            for run in whole._ledger.runs(whole._source.id, "active")
+            for table in whole._ledger.tables(run.id)
+            if (table.schema, table.table) == name and table.state not in ("done", "gone")
+        ]:
+            waiting.go_on(rows)
+
+    def _newest(self, name: tuple[str, str]) -> TableSchema:
+        """The table as the log knows it."""
+        whole = self._whole
+        book = SchemaBook(tuple(LogReader(whole._log, head(whole._log)).schemas.values()))
+        found = book.newest(*name)
+        if found is None:
+            raise SourceError(
+                "source.table_missing",
+                f"the log knows nothing of {'.'.join(name)}",
+                hint="it has no change yet, and no snapshot: add `snapshot: {}` to the source",
+            )
+        return found
+
+    def _say(self, text: str) -> None:
+        self._on_step(Step(self._report, self._estimate, text))
+
+
+def _sinks(pipeline: Pipeline, wanted: str | None) -> list[LakeSink]:
+    """The sinks to compare. Raises where there are none, or where the wanted one cannot be compared."""
+    known = {sink.id: sink for sink in pipeline.sinks}
+    if wanted is not None and wanted not in known:
+        raise ConfigError("verify.no_sink", f"there is no sink {wanted!r}", hint=f"use one of: {', '.join(known)}")
+    chosen = [known[wanted]] if wanted is not None else list(known.values())
+    found = [sink for sink in chosen if isinstance(sink, LakeSink) and sink.write_mode == "upsert"]
+    if not found:
+        raise ConfigError(
+            "verify.not_a_mirror",
+            f"{f'the sink {wanted!r} does not keep' if wanted else 'no sink keeps'} tables as the source has them",
+            hint="only delta and iceberg sinks with write_mode: upsert can be compared with their source",
+        )
+    return found

@@ -1,0 +1,117 @@
+"""Waiting until the log, and then a table of the lake, has passed what a read of the source saw."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+
+from tailrace.capture.postgres import PostgresSource
+from tailrace.changelog import tip
+from tailrace.errors import SetupError, SinkError
+from tailrace.sinks.lake.evolve import DRAFT
+from tailrace.sinks.lake.ledger import Entry, Ledger
+from tailrace.sinks.lake.target import Shape, Target
+
+POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A table of the lake at one moment: it holds every change below `offset`, and none at or above it. Without a table
+    there is no `rows`."""
+
+    offset: int
+    shape: Shape | None
+    rows: DataFrame | None
+
+
+class Passage:
+    """The way from one source to one sink. `say` is told what is waited for."""
+
+    def __init__(
+        self,
+        source: PostgresSource,
+        log: Path,
+        status: Path,
+        marks: Path,
+        log_id: str,
+        patience_s: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self._source, self._log, self._status, self._marks = source, log, status, marks
+        self._log_id, self._say, self.patience_s = log_id, say, patience_s
+
+    def log_past(self, positions: Sequence[str]) -> int:
+        """An offset below which the log has everything up to these positions."""
+        waiting = Patience(self.patience_s, f"the log to pass {positions[-1]}", self._say)
+        while True:
+            reached = self._reached()
+            offset, resume = tip(self._log)  # after: what was settled then is in the log now
+            known = [*reached, *([resume["lsn"]] if resume else [])]
+            if any(all(self._source.is_past(each, other) for other in positions) for each in known):
+                return offset
+            waiting.go_on((offset, *known))
+
+    def lake_past(self, target: Target, table: str, offset: int) -> Pin:
+        """The table once it has every change below `offset`. Raises `verify.halted` where it never will."""
+        waiting = Patience(self.patience_s, f"the sink to pass offset {offset}", self._say)
+        while True:
+            mark = self._settled(table)
+            pin = pinned(target, mark)
+            if pin is not None and pin.offset >= offset:
+                return pin
+            waiting.go_on((mark, pin.offset if pin else None, target.state()))
+
+    def _reached(self) -> list[str]:
+        """What the tap says that it has read."""
+        try:
+            told = json.loads(self._status.read_text())
+        except FileNotFoundError:
+            return []
+        return [told["settled"]] if "settled" in told else []
+
+    def _settled(self, table: str) -> int:
+        """The offset below which nothing waits for the table."""
+        state = Ledger(self._marks, self._log_id).state
+        entry = state.tables.get(table, Entry())
+        if entry.reason:
+            raise SinkError("verify.halted", f"the table halted: {entry.reason}", where=table)
+        return state.mark
+
+
+def pinned(target: Target, settled: int) -> Pin | None:
+    """The table as it is now, knowing that it has every change below `settled`; None while it becomes another."""
+    state = target.state()
+    if state is None:
+        return Pin(settled, None, None)
+    mark, shape, rows = target.mark(), target.shape(), target.at(state)
+    still = target.state() == state and target.shape() == shape
+    if not still or shape is None or any(name.startswith(DRAFT) for name in shape.schema.names):
+        return None
+    return Pin(max(mark, settled), shape, rows)
+
+
+class Patience:
+    """Waits in steps, for as long as something moves, and for `seconds` after nothing does."""
+
+    def __init__(self, seconds: float, what: str, say: Callable[[str], None]) -> None:
+        self._seconds, self._what, self._say = seconds, what, say
+        self._moved, self._seen = time.monotonic(), None  # type: tuple[float, object]
+
+    def go_on(self, seen: object) -> None:
+        """Another step. `seen`: whatever should move."""
+        if seen != self._seen:
+            self._moved, self._seen = time.monotonic(), seen
+        if time.monotonic() > self._moved + self._seconds:
+            raise SetupError(
+                "verify.waiting",
+                f"waited {self._seconds:g} s for {self._what}, and nothing moved",
+                hint="start the pipeline (tailrace run), or wait longer with --patience",
+            )
+        self._say(f"waiting for {self._what}")
+        time.sleep(POLL_S)
