@@ -5,6 +5,7 @@ Twice the rows of a throughput pass. Spark's workers are warm, as they are in a 
 
 from __future__ import annotations
 
+import os
 import subprocess
 
 from benchmarks.meter import Meter
@@ -81,7 +82,7 @@ class _Road:
         """From the request until the last row is durable in the log."""
         log = LogReader(self._layout.log(self._source.id))
         wanted = [TableRequest("public", self._table.name, condition)]
-        with Meter(self._tap.roles()) as meter:
+        with Meter(self._tap.roles() | {os.getpid(): "driver"}) as meter:
             run = self._ledger.request(self._source.id, "bench", wanted, log_id=log.log_id, since=0)
             until(lambda: self._over(run), "the snapshot is done", every=TICK_S, seconds=1800)
         rows = sum(table.rows_admitted for table in self._ledger.tables(run))

@@ -36,7 +36,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     lake = [
         DeltaSink(id="delta", path="."),
-        IcebergSink.from_document({"id": "iceberg", "warehouse": ".", "catalog_uri": "sqlite:///x"}),
+        IcebergSink.from_document({"id": "iceberg", "warehouse": "s3://x", "catalog_uri": "sqlite:///x"}),
     ]
     quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", **settings_for(lake)}
     session = open_session(tmp_path_factory.mktemp("spark") / "spark.log", master="local[2]", conf=quick)

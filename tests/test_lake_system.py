@@ -132,7 +132,7 @@ class Story:
         target = {sink: mark(self.lake.folder, sink) + count for sink in ("delta", "ice2", "ice3")}
         eventually(
             lambda: all(mark(self.lake.folder, sink) >= target[sink] for sink in target),
-            180,
+            300,
             what=self.lake.victim.output,
         )
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tailrace.change import CHANGES, LANES, OPS
 from tailrace.changelog import frames
@@ -19,6 +18,7 @@ BATCH_BYTES = 8 << 20
 """Small frames are joined up to this size; it also keeps 32-bit string offsets far from their limit."""
 
 _OPS = pa.array(OPS)
+_END = np.iinfo(np.int64).max
 
 Column = Any
 """An Arrow array; its element type is `ROWS`' or `CHANGES`' to know."""
@@ -56,65 +56,80 @@ class Slice:
         return self.lane_low == 0 and self.lane_high == LANES
 
 
+@dataclass(frozen=True)
+class _Share:
+    """A frame's rows of a slice, with their transactions."""
+
+    part: Part
+    rows: pa.RecordBatch
+    txs: pa.RecordBatch
+
+
 def read_slice(piece: Slice) -> Iterator[pa.RecordBatch]:
     """The slice's changes in `change.CHANGES` form; in `seq` order per lane, and overall when it has all lanes."""
     storage = Directory(piece.path)
-    waiting: list[pa.RecordBatch] = []
+    waiting: list[_Share] = []
     size = 0
     for part in piece.parts:
-        batch = _read_part(storage, piece, part)
-        if batch is None:
+        if part.lanes[piece.lane_low] == part.lanes[piece.lane_high]:
             continue
-        waiting.append(batch)
+        waiting.append(_read_part(storage, piece, part))
         size += part.length
         if size >= BATCH_BYTES:
-            yield _join(waiting)
+            yield from _joined(waiting, piece)
             waiting, size = [], 0
     if waiting:
-        yield _join(waiting)
+        yield from _joined(waiting, piece)
+
+
+def _read_part(storage: Directory, piece: Slice, part: Part) -> _Share:
+    first, last = part.lanes[piece.lane_low], part.lanes[piece.lane_high]
+    buffer = storage.read(part.segment, part.offset, part.length)
+    frames.verify(buffer, part.checksum, f"{part.segment}@{part.offset}")
+    rows, txs = frames.decode(buffer)
+    return _Share(part, rows.slice(first, last - first), txs)
+
+
+def _joined(shares: list[_Share], piece: Slice) -> Iterator[pa.RecordBatch]:
+    """Small frames together: what a batch costs does not depend on its rows."""
+    batch = _changes(shares, piece)
+    order = _order(batch.column("seq").to_numpy(), shares, piece)
+    batch = batch if order is None else batch.take(order)
+    if batch.num_rows:
+        yield batch
+
+
+def _order(seq: np.ndarray, shares: list[_Share], piece: Slice) -> np.ndarray | None:
+    """The rows inside the range and, of a slice with all lanes, in source order; None: all as they are."""
+    order = None
+    if any(share.part.low is not None or share.part.high is not None for share in shares):
+        low = _each(shares, [share.part.low or 0 for share in shares])
+        high = _each(shares, [_END if share.part.high is None else share.part.high for share in shares])
+        order = np.flatnonzero((seq >= low) & (seq < high))
+    if piece.whole:
+        order = np.argsort(seq, kind="stable") if order is None else order[np.argsort(seq[order], kind="stable")]
+    return order
+
+
+def _each(shares: list[_Share], values: list[int]) -> np.ndarray:
+    """A value of each share, for each of its rows."""
+    return np.repeat(np.array(values, dtype=np.int64), [share.rows.num_rows for share in shares])
 
 
 def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)  # type: ignore[attr-defined]  # newer than the stubs
 
 
-def _read_part(storage: Directory, piece: Slice, part: Part) -> pa.RecordBatch | None:
-    first, last = part.lanes[piece.lane_low], part.lanes[piece.lane_high]
-    if first == last:
-        return None
-    buffer = storage.read(part.segment, part.offset, part.length)
-    frames.verify(buffer, part.checksum, f"{part.segment}@{part.offset}")
-    rows, txs = frames.decode(buffer)
-    lane = _lane_column(part.lanes, piece.lane_low, piece.lane_high)
-    return _select(_changes(rows.slice(first, last - first), txs, lane, piece, part), piece, part)
-
-
-def _lane_column(offsets: tuple[int, ...], low: int, high: int) -> Column:
-    counts = np.diff(np.asarray(offsets[low : high + 1]))
-    return pa.array(np.repeat(np.arange(low, high, dtype=np.int32), counts))
-
-
-def _select(batch: pa.RecordBatch, piece: Slice, part: Part) -> pa.RecordBatch | None:
-    """Cut to the range and, for a slice with all lanes, put back into source order."""
-    seq = batch.column("seq").to_numpy()
-    if part.low is not None or part.high is not None:
-        low = part.base if part.low is None else part.low
-        high = np.iinfo(np.int64).max if part.high is None else part.high
-        inside = np.flatnonzero((seq >= low) & (seq < high))
-        batch, seq = batch.take(inside), seq[inside]
-    if piece.whole and len(seq) > 1:
-        batch = batch.take(np.argsort(seq))
-    return batch if batch.num_rows else None
-
-
-def _changes(rows: pa.RecordBatch, txs: pa.RecordBatch, lane: Column, piece: Slice, part: Part) -> pa.RecordBatch:
-    count = rows.num_rows
-    tx, row, ordinal = (rows.column(name) for name in ("tx", "row", "ordinal"))
+def _changes(shares: list[_Share], piece: Slice) -> pa.RecordBatch:
+    rows, txs = _join([share.rows for share in shares]), _join([share.txs for share in shares])
+    row, ordinal = rows.column("row").to_numpy(), rows.column("ordinal").to_numpy()
+    before = np.cumsum([0, *(share.txs.num_rows for share in shares[:-1])])
+    tx = rows.column("tx").to_numpy() + _each(shares, before.tolist())
     database, schema, table = _names(rows.column("schema_id"), piece.names)
     columns = [
-        pc.add(row.cast(pa.int64()), part.base),
-        lane,
-        pa.repeat(piece.source, count),
+        pa.array(row + _each(shares, [share.part.base for share in shares])),
+        pa.array(np.concatenate([_lanes(share.part.lanes, piece.lane_low, piece.lane_high) for share in shares])),
+        pa.repeat(piece.source, rows.num_rows),
         _OPS.take(rows.column("op")),
         database,
         schema,
@@ -123,22 +138,28 @@ def _changes(rows: pa.RecordBatch, txs: pa.RecordBatch, lane: Column, piece: Sli
         rows.column("before"),
         rows.column("after"),
         _lists(rows.column("unchanged")),
-        txs.column("ts_us").take(tx),
-        pa.repeat(pa.scalar(part.captured_us, pa.int64()), count),
-        txs.column("tx_id").take(tx),
-        ordinal.cast(pa.int64()),
-        _is_last(row.to_numpy(), ordinal.to_numpy(), tx.to_numpy(), txs.column("end_row").to_numpy(), part),
-        txs.column("position").take(tx),
+        txs.column("ts_us").take(pa.array(tx)),
+        pa.array(_each(shares, [share.part.captured_us for share in shares])),
+        txs.column("tx_id").take(pa.array(tx)),
+        pa.array(ordinal.astype(np.int64)),
+        _is_last(row, ordinal, txs.column("end_row").to_numpy()[tx], shares),
+        txs.column("position").take(pa.array(tx)),
         rows.column("schema_id"),
         _maps(rows.column("headers")),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=CHANGES)
 
 
-def _is_last(row: np.ndarray, ordinal: np.ndarray, tx: np.ndarray, end_row: np.ndarray, part: Part) -> Column:
-    last = row + 1 == end_row[tx]
-    if part.spilled_tx_rows:  # the frame was written before its transaction's end was known
-        last |= (end_row[tx] < 0) & (ordinal + 1 == part.spilled_tx_rows)
+def _lanes(offsets: tuple[int, ...], low: int, high: int) -> np.ndarray:
+    counts = np.diff(np.asarray(offsets[low : high + 1]))
+    return np.repeat(np.arange(low, high, dtype=np.int32), counts)
+
+
+def _is_last(row: np.ndarray, ordinal: np.ndarray, end_row: np.ndarray, shares: list[_Share]) -> Column:
+    last = row + 1 == end_row
+    if any(share.part.spilled_tx_rows for share in shares):  # frames from before their transaction's end was known
+        spilled = _each(shares, [share.part.spilled_tx_rows for share in shares])
+        last |= (spilled > 0) & (end_row < 0) & (ordinal + 1 == spilled)
     return pa.array(last)
 
 

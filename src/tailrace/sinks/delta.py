@@ -4,20 +4,45 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
-from pyspark.sql import Row, SparkSession
+from py4j.protocol import Py4JJavaError
+from pydantic import AfterValidator, Field, field_validator
+from pydantic_core import PydanticCustomError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tailrace.contracts import EXTENSIONS, Jar
-from tailrace.sinks.lake import LakeSink
-from tailrace.sinks.lake.target import Making, Shape, Target, declared, literal, pairs, quoted
+from tailrace.errors import SinkError
+from tailrace.sinks.lake import LakeSink, placed
+from tailrace.sinks.lake.maintenance import Maintenance
+from tailrace.sinks.lake.target import (
+    Compaction,
+    DataFile,
+    Making,
+    Shape,
+    Target,
+    Version,
+    declared,
+    literal,
+    mark_lost,
+    pairs,
+    quoted,
+    superseded,
+)
 
 _DEFAULTS = {"delta.enableDeletionVectors": "true"}
 _NAMED_COLUMNS = {"delta.columnMapping.mode": "name"}
+_VACUUM = ("retentionDurationCheck", "vacuum.retentionWindowIgnore", "vacuum.logging")
+"""What would take the age for too little, ignore it, or make commits of its own."""
+_YOUNGEST_S = 3600
+_SLIGHTLY = 1e-9
+"""What makes "more than" an "at least"."""
 _WIDENING = {"delta.enableTypeWidening": "true"}
 
 
@@ -33,7 +58,21 @@ class DeltaSink(LakeSink):
     path: Annotated[
         str,
         Field(min_length=1, description="Folder of the tables.", examples=["/lake/shop", "s3a://bucket/shop"]),
+        AfterValidator(placed),
     ]
+
+    @field_validator("maintenance")
+    @classmethod
+    def _leaves_commits_alone(cls, maintenance: Maintenance) -> Maintenance:
+        """Delta removes what no version has, also what a commit under way has just written, if it is old enough."""
+        if maintenance.expire_snapshots_older_than_seconds < _YOUNGEST_S:
+            message = "Delta's files must be older before they are removed: a commit under way may have written them"
+            hint = f"use {_YOUNGEST_S} or more for expire_snapshots_older_than_seconds"
+            raise PydanticCustomError("config.invalid_value", "{message}", {"message": message, "hint": hint})
+        return maintenance
+
+    def local_folder(self) -> Path | None:
+        return None if ":" in self.path else Path(self.path)
 
     def jars(self) -> tuple[Jar, ...]:
         return (Jar("io.delta", "delta-spark_4.1_2.13", "4.4.0", transitive=True),)
@@ -57,6 +96,8 @@ class DeltaTarget(Target):
         super().__init__(spark, path, owner, {})
         self._path = path
         self._restores: list[Restore] = []
+        self._application = owner
+        """What marks are kept under since the table was last restored."""
 
     @property
     def sql_name(self) -> str:
@@ -78,11 +119,21 @@ class DeltaTarget(Target):
     def mark(self) -> int:
         self._restores = self._read_restores()
         snapshot = self._snapshot()
-        return 0 if snapshot is None else self._mark_of(snapshot)
+        if snapshot is None:
+            return 0
+        self._application = self._application_at(snapshot)
+        found = self._mark_of(snapshot)
+        if found is None:
+            raise mark_lost(self._name)
+        return found
+
+    def carries(self, mark: int) -> bool:
+        snapshot = self._snapshot()
+        return snapshot is not None and self._transactions(snapshot).get(self._application) == mark
 
     def marking(self, mark: int) -> Mapping[str, str]:
         return {
-            "spark.databricks.delta.write.txnAppId": _application(self.owner, self._restores),
+            "spark.databricks.delta.write.txnAppId": self._application,
             "spark.databricks.delta.write.txnVersion": str(mark),
         }
 
@@ -133,26 +184,175 @@ class DeltaTarget(Target):
         snapshot = log.update(False, nothing, nothing)
         return None if snapshot.version() < 0 else snapshot
 
-    def _mark_of(self, snapshot: Any) -> int:
+    def _mark_of(self, snapshot: Any) -> int | None:
         """The mark of a version. Restoring a table keeps its transaction versions, so a restored table has marks of its
-        own from there on, and before its first one the mark of the version it was restored to."""
+        own from there on, and before its first one the mark of the version it was restored to. None: that is gone."""
+        found = self._transactions(snapshot).get(self._application_at(snapshot))
+        if found is not None:
+            return found
         restores = [each for each in self._restores if each.at <= snapshot.version()]
-        found = snapshot.transactions().get(_application(self.owner, restores))
-        if found.isDefined():
-            return int(found.get())
-        return self._mark_of(self._version(restores[-1].to)) if restores else 0
+        if not restores:
+            return 0
+        older = self._version(restores[-1].to)
+        return None if older is None else self._mark_of(older)
 
-    def _read_restores(self) -> list[Restore]:
-        history = self.session.sql(f"DESCRIBE HISTORY {self.sql_name}").select(
-            "version", "operation", "operationParameters", F.col("timestamp").cast("string").alias("at")
+    def _application_at(self, snapshot: Any) -> str:
+        """Under which name a version keeps marks. A restore that is too old for the history left its number there."""
+        restores = [each.at for each in self._restores if each.at <= snapshot.version()]
+        restores += [_generation(name) for name in self._transactions(snapshot) if _base(name) == self.owner]
+        return _named(self.owner, max(restores, default=0))
+
+    def _transactions(self, snapshot: Any) -> dict[str, int]:
+        found = self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(snapshot.transactions())
+        return {str(name): int(found[name]) for name in found}
+
+    def _read_restores(self, commits: Sequence[Commit] | None = None) -> list[Restore]:
+        known = self._commits() if commits is None else commits
+        return [Restore(each.version, self._origin(each, known)) for each in known if each.operation == "RESTORE"]
+
+    def _origin(self, restore: Commit, commits: Sequence[Commit]) -> int:
+        version = restore.parameters.get("version")
+        if version not in (None, "NULL", "null"):
+            return int(version)
+        given = literal(restore.parameters["timestamp"])
+        [row] = self.session.sql(f"SELECT unix_micros(cast({given} AS timestamp)) AS us").collect()
+        return max(each.version for each in commits if each.us <= row.us)
+
+    def _commits(self) -> list[Commit]:
+        """What Delta's log has of each version, oldest first. Much cheaper than its history."""
+        lines = self.session.read.text(f"{self._path}/_delta_log/[0-9]*.json")
+        ours = F.col("value").startswith('{"commitInfo"') | F.col("value").startswith('{"txn"')
+        found = lines.filter(ours & F.col("_metadata.file_name").rlike(r"^\d+\.json$")).select(
+            F.substring_index("_metadata.file_name", ".", 1).cast("long").alias("version"),
+            F.unix_micros("_metadata.file_modification_time").alias("us"),
+            "value",
         )
-        commits = sorted(history.collect(), key=lambda each: each.version)
-        return [Restore(row.version, _restored_to(row, commits)) for row in commits if row.operation == "RESTORE"]
+        commits: dict[int, Commit] = {}
+        for row in found.collect():
+            commits.setdefault(row.version, Commit(row.version, row.us)).note(json.loads(row.value), self.owner)
+        return [commits[number] for number in sorted(commits)]
 
     def _version(self, number: int) -> Any:
-        """An older version's snapshot."""
+        """An older version's snapshot; None where Delta has removed it."""
         nothing = self._jvm.scala.Option.empty()
-        return self._log().getSnapshotAt(number, nothing, nothing, False)
+        try:
+            return self._log().getSnapshotAt(number, nothing, nothing, False)
+        except (PySparkException, Py4JJavaError):
+            return None
+
+    # -- upkeep ----------------------------------------------------------------------------------------------
+
+    def files(self) -> list[DataFile]:
+        vector = F.col("deletionVector.cardinality")
+        found = self._files().select(
+            "size",
+            F.coalesce(F.get_json_object("stats", "$.numRecords").cast("long"), F.lit(0)),
+            F.coalesce(vector, F.lit(0)),
+            F.to_json("partitionValues"),
+        )
+        return [DataFile(*row) for row in found.collect()]
+
+    def delete_files(self) -> int:
+        return self._files().filter("deletionVector is not null").count()
+
+    def versions(self) -> list[Version]:
+        """Marks are read from the commits, in order."""
+        commits = self._commits()
+        self._restores = self._read_restores(commits)
+        restores = {each.at: each.to for each in self._restores}
+        marks: dict[int, int | None] = {}
+        for commit in commits:
+            origin = restores.get(commit.version, commit.version - 1)
+            if commit.mark is not None:
+                marks[commit.version] = commit.mark
+            else:
+                marks[commit.version] = marks[origin] if origin in marks else self._known_mark(commit.version)
+        return [
+            Version(each.version, each.us, each.operation, marks[each.version], each is commits[-1]) for each in commits
+        ]
+
+    def version_count(self) -> int:
+        return len(self._commits())
+
+    def compact(self, compaction: Compaction) -> None:
+        """Files of the same size go together, be it more than wanted. Delta decides itself what a table with
+        clustering needs."""
+        settings = {
+            "minFileSize": str(compaction.below),
+            "maxDeletedRowsRatio": str(max(0.0, compaction.deleted_share - _SLIGHTLY)),
+        }
+        prefix = "spark.databricks.delta.optimize."
+        self.execute_under({prefix + key: text for key, text in settings.items()}, f"OPTIMIZE {self.sql_name}")
+
+    def expire(self, before: datetime) -> None:
+        """Files first, then the log: a version that is listed may be unreadable for a moment, never the other way."""
+        age = max(0.0, (datetime.now(UTC) - before).total_seconds())
+        self.execute_under(
+            {f"spark.databricks.delta.{key}.enabled": "false" for key in _VACUUM},
+            f"VACUUM {self.sql_name} RETAIN {age / 3600:.6f} HOURS",
+        )
+        snapshot = self._snapshot()
+        if snapshot is not None and self._marked_since_restored(snapshot):
+            self._forget(snapshot, int(age * 1000))
+
+    def _marked_since_restored(self, snapshot: Any) -> bool:
+        """Whether nobody needs the version that the table was restored to, to know the own mark."""
+        restores = self._read_restores()
+        if not restores:
+            return True
+        marks = self._transactions(snapshot)
+        owners = {self.owner} | {_base(name) for name in marks}
+        return all(_named(each, restores[-1].at) in marks for each in owners if not superseded(each, self.owner))
+
+    def _forget(self, snapshot: Any, age_ms: int) -> None:
+        """Remove what is older from Delta's log, which needs a checkpoint to begin with."""
+        log, jvm = self._log(), self._jvm
+        nothing = jvm.scala.Option.empty()
+        log.checkpoint(snapshot, nothing)
+        kept = jvm.scala.jdk.javaapi.OptionConverters.toScala(jvm.java.util.OptionalLong.of(age_ms))
+        log.cleanUpExpiredLogs(snapshot, nothing, kept, jvm.org.apache.spark.sql.delta.TruncationGranularity.MINUTE())
+
+    def read(self, *, version: int | None = None, as_of: datetime | None = None) -> DataFrame:
+        """Delta itself knows no time after its last commit."""
+        if as_of is None:
+            return super().read(version=version)
+        found = [each.version for each in self._commits() if each.us <= as_of.timestamp() * 1e6]
+        if not found:
+            raise SinkError("sink.no_version", f"the table {self._name} has nothing from before {as_of.isoformat()}")
+        return super().read(version=found[-1])
+
+    def roll_back(self, version: int) -> None:
+        self.execute(f"RESTORE TABLE {self.sql_name} TO VERSION AS OF {version}")
+
+    def _files(self) -> DataFrame:
+        return DataFrame(self._snapshot().allFiles().toDF(), self.session)
+
+    def _known_mark(self, number: int) -> int | None:
+        if number == 0:
+            return 0
+        found = self._version(number)
+        return None if found is None else self._mark_of(found)
+
+
+@dataclass
+class Commit:
+    """What made a version of a table."""
+
+    version: int
+    us: int
+    operation: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    mark: int | None = None
+
+    def note(self, action: Mapping[str, Any], owner: str) -> None:
+        """Take over what one of its actions says."""
+        if "txn" in action:
+            if _base(action["txn"]["appId"]) == owner:
+                self.mark = int(action["txn"]["version"])
+            return
+        made = action["commitInfo"]
+        self.operation, self.parameters = made.get("operation", ""), made.get("operationParameters", {})
+        self.us = made.get("inCommitTimestamp", self.us // 1000) * 1000
 
 
 @dataclass(frozen=True)
@@ -163,13 +363,17 @@ class Restore:
     to: int
 
 
-def _application(owner: str, restores: Sequence[Restore]) -> str:
-    """What a table's marks are kept under since it was last restored."""
-    return f"{owner}#{restores[-1].at}" if restores else owner
+def _named(owner: str, generation: int) -> str:
+    """What an owner's marks are kept under since version `generation`, at which the table was restored; 0: it never
+    was."""
+    return f"{owner}#{generation}" if generation else owner
 
 
-def _restored_to(restore: Row, commits: Sequence[Row]) -> int:
-    given = restore.operationParameters
-    if given.get("version") not in (None, "NULL", "null"):
-        return int(given["version"])
-    return max(int(row.version) for row in commits if row.at <= given["timestamp"])
+def _base(name: str) -> str:
+    """The owner of marks."""
+    owner, _, generation = name.rpartition("#")
+    return owner if owner and generation.isdigit() else name
+
+
+def _generation(name: str) -> int:
+    return int(name.rpartition("#")[2]) if _base(name) != name else 0

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from tailrace.config import Secret
-from tailrace.contracts import EXTENSIONS, Jar
-from tailrace.errors import SinkError
-from tailrace.sinks.lake import LakeSink
-from tailrace.sinks.lake.target import Making, Shape, Target, declared, literal, pairs, quoted
+from tailrace.contracts import EXTENSIONS, Gather, Jar
+from tailrace.sinks.lake import LakeSink, placed
+from tailrace.sinks.lake.target import (
+    Compaction,
+    DataFile,
+    Making,
+    Shape,
+    Target,
+    Version,
+    declared,
+    literal,
+    mark_lost,
+    pairs,
+    quoted,
+    superseded,
+)
 
 _VERSION = "1.12.0"
 _DEFAULTS = {
@@ -24,6 +40,17 @@ _DEFAULTS = {
     "write.merge.mode": "merge-on-read",
 }
 _PROPERTY = "spark.sql.iceberg.snapshot-property."
+_MARK = "tailrace.mark."
+_FILE_BYTES = 512 * 1024 * 1024
+"""Of a file, where the table does not say."""
+_NO_BYTES = (1 << 63) - 1
+_DELETED_FROM = (
+    "coalesce(referenced_data_file, if(lower_bounds[2147483546] = upper_bounds[2147483546], "
+    "decode(lower_bounds[2147483546], 'UTF-8'), null))"
+)
+"""The one file that a delete file is about: named, or the only value of its column `file_path`."""
+_VECTORS = 3
+"""The format from which on deletion vectors replace files of positions."""
 _TRANSFORM = re.compile(r"(?P<name>years|months|days|hours|bucket|truncate)\((?:(?P<width>\d+),\s*)?(?P<column>.+)\)")
 
 
@@ -45,21 +72,22 @@ class IcebergSink(LakeSink):
         ),
     ] = None
     warehouse: Annotated[
-        str, Field(min_length=1, description="Where tables are.", examples=["/lake", "s3://bucket/lake"])
+        str,
+        Field(min_length=1, description="Where tables are.", examples=["/lake", "s3://bucket/lake"]),
+        AfterValidator(placed),
     ]
     table_namespace: Annotated[str, Field(min_length=1, description="The tables' namespace.")] = "default"
     format_version: Annotated[Literal[2, 3], Field(description="Format of new tables.")] = 2
-    partition_by: Annotated[
-        tuple[str, ...],
-        Field(
-            description="Partitions of new tables, where `tables` says nothing else: columns, `days(column)`, "
-            "`bucket(16, column)` and the like."
-        ),
-    ] = ()
+    flush_interval_seconds: Annotated[
+        float | None, Field(ge=0, description="Another name for `commit_interval`, in seconds.")
+    ] = None
     s3_endpoint: Annotated[str | None, Field(description="Of an S3-compatible store.")] = None
     s3_access_key_id: Annotated[Secret | None, Field(description="Absent: from the environment.")] = None
     s3_secret_access_key: Annotated[Secret | None, Field(description="Absent: from the environment.")] = None
     s3_region: Annotated[str, Field(description="The store's region.")] = "us-east-1"
+
+    def local_folder(self) -> Path | None:
+        return None if ":" in self.warehouse else Path(self.warehouse)
 
     def jars(self) -> tuple[Jar, ...]:
         found = [Jar("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", _VERSION)]
@@ -72,9 +100,21 @@ class IcebergSink(LakeSink):
     def spark_settings(self) -> dict[str, str]:
         return {EXTENSIONS: "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"}
 
+    def gather(self) -> Gather:
+        known = super().gather()
+        return known if self.flush_interval_seconds is None else replace(known, seconds=self.flush_interval_seconds)
+
     def target(self, spark: SparkSession, name: str, owner: str) -> IcebergTarget:
         parts = (self.catalog_name, *self.table_namespace.split("."), name)
         return IcebergTarget(spark, parts, owner, self._settings(), self.format_version)
+
+    @model_validator(mode="after")
+    def _one_interval(self) -> Self:
+        if {"commit_interval", "flush_interval_seconds"} <= self.model_fields_set:
+            hint = "leave one of them out"
+            message = "commit_interval and flush_interval_seconds are the same thing"
+            raise PydanticCustomError("config.invalid_value", "{message}", {"message": message, "hint": hint})
+        return self
 
     @model_validator(mode="after")
     def _reachable(self) -> Self:
@@ -97,7 +137,7 @@ class IcebergSink(LakeSink):
 
     def _catalog(self) -> dict[str, str]:
         uri = self._uri()
-        found = {"warehouse": self._location(), "cache-enabled": "false"}
+        found = {"warehouse": self.warehouse, "cache-enabled": "false"}
         if uri.startswith("http"):
             found |= {"type": "rest", "uri": uri}
         elif uri:
@@ -112,9 +152,6 @@ class IcebergSink(LakeSink):
             "hadoop.fs.file.impl.disable.cache": "true",
         }
 
-    def _location(self) -> str:
-        return self.warehouse if ":" in self.warehouse else str(Path(self.warehouse).absolute())
-
     def _s3(self) -> dict[str, str]:
         found = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", "client.region": self.s3_region}
         if self.s3_endpoint is not None:
@@ -126,6 +163,10 @@ class IcebergSink(LakeSink):
         return found
 
 
+_LOADING = threading.Lock()
+"""A JDBC catalog that is loaded twice at once may make its tables twice."""
+
+
 class IcebergTarget(Target):
     CONFLICTS = ("ValidationException", "CommitFailedException", "CommitStateUnknownException")
 
@@ -134,7 +175,9 @@ class IcebergTarget(Target):
     ) -> None:
         super().__init__(spark, ".".join(parts), owner, settings)
         self._parts, self._version = parts, version
-        self._property = f"tailrace.mark.{owner}"
+        self._property = _MARK + owner
+        with _LOADING:
+            self.session.catalog.tableExists(self.sql_name)  # loads the catalog
 
     @property
     def sql_name(self) -> str:
@@ -165,15 +208,10 @@ class IcebergTarget(Target):
     def mark(self) -> int:
         table = self._table()
         snapshot = table.currentSnapshot()
-        while snapshot is not None:
-            mark = snapshot.summary().get(self._property)
-            if mark is not None:
-                return int(mark)
-            parent = snapshot.parentId()
-            snapshot = None if parent is None else table.snapshot(parent)
-            if parent is not None and snapshot is None:
-                raise mark_lost(self._name)
-        return 0
+        found = 0 if snapshot is None else _mark_at(table, snapshot, self._property)
+        if found is None:
+            raise mark_lost(self._name)
+        return found
 
     def marking(self, mark: int) -> Mapping[str, str]:
         return {_PROPERTY + self._property: str(mark)}
@@ -196,19 +234,118 @@ class IcebergTarget(Target):
         delete = self._table().newDelete().deleteFromRowFilter(expressions.alwaysTrue())
         delete.set(self._property, str(mark)).commit()
 
+    # -- upkeep ----------------------------------------------------------------------------------------------
+
+    def files(self) -> list[DataFile]:
+        deletes = self._metadata("delete_files").groupBy(F.expr(_DELETED_FROM).alias("of"))
+        gone = deletes.agg(F.sum("record_count").alias("gone"))
+        files = self._metadata("data_files")
+        partition = F.to_json("partition") if "partition" in files.columns else F.lit("")
+        found = files.join(gone, files["file_path"] == gone["of"], "left").select(
+            "file_size_in_bytes", "record_count", F.coalesce("gone", F.lit(0)), partition
+        )
+        return [DataFile(*row) for row in found.collect()]
+
+    def delete_files(self) -> int:
+        return self._metadata("delete_files").count()
+
+    def versions(self) -> list[Version]:
+        table = self._table()
+        current = self.state()
+        return [
+            Version(
+                int(each.snapshotId()),
+                int(each.timestampMillis()) * 1000,
+                str(each.operation()),
+                _mark_at(table, each, self._property),
+                each.snapshotId() == current,
+            )
+            for each in table.snapshots()
+        ]
+
+    def compact(self, compaction: Compaction) -> None:
+        target = int(self.existing().properties.get("write.target-file-size-bytes", _FILE_BYTES))
+        options = {
+            "min-input-files": "2",
+            "min-file-size-bytes": str(min(compaction.below, target - 1)),
+            "max-file-size-bytes": str(_NO_BYTES),
+            "delete-ratio-threshold": str(compaction.deleted_share),
+            "max-files-to-rewrite": str(compaction.files),
+            "remove-dangling-deletes": "true",
+        }
+        self._call("rewrite_data_files", f"options => map({_listed(options)})")
+        if self._format() < _VECTORS:
+            self._call("rewrite_position_delete_files")
+
+    def expire(self, before: datetime) -> None:
+        """Every snapshot that stays must find its marks among its ancestors: what they are is in no other place."""
+        table = self._table()
+        kept = self._kept(table, int(before.timestamp() * 1000))
+        kept |= {int(ref.snapshotId()) for ref in table.refs().values()}
+        old = [
+            int(each.snapshotId()) for each in table.snapshots() if each.timestampMillis() < before.timestamp() * 1000
+        ]
+        gone = [str(each) for each in old if each not in kept]
+        if gone:  # the time alone removes nothing: it is that of no snapshot
+            ids = f"array({', '.join(gone)})"
+            self._call("expire_snapshots", f"older_than => TIMESTAMP '1970-01-01 00:00:00', snapshot_ids => {ids}")
+
+    def _kept(self, table: Any, before_ms: int) -> set[int]:
+        """The current snapshot and its ancestors, back to those from which the ones that are not old have marks."""
+        line = list(_ancestry(table, table.currentSnapshot()))
+        young = max((place for place, each in enumerate(line) if each.timestampMillis() >= before_ms), default=0)
+        wanted = {name for each in line[young:] for name in each.summary() if self._is_wanted(name)}
+        end = young
+        while end < len(line) and (wanted := wanted - set(line[end].summary())):
+            end += 1
+        return {int(each.snapshotId()) for each in line[: end + 1]}
+
+    def _is_wanted(self, name: str) -> bool:
+        return name.startswith(_MARK) and not superseded(name.removeprefix(_MARK), self.owner)
+
+    def roll_back(self, version: int) -> None:
+        self._call("set_current_snapshot", f"snapshot_id => {version}")
+
+    def _call(self, procedure: str, arguments: str = "") -> None:
+        """A procedure of the table's catalog."""
+        given = f"table => {literal(self.sql_name)}" + (f", {arguments}" if arguments else "")
+        self.execute(f"CALL {quoted(self._parts[0])}.system.{procedure}({given})")
+
+    def _metadata(self, name: str) -> DataFrame:
+        return self.session.table(f"{self.sql_name}.{name}")
+
+    def _format(self) -> int:
+        return int(self._table().operations().current().formatVersion())
+
     def _table(self) -> Any:
-        spark: Any = self.session._jvm
-        return spark.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(self.session._jsparkSession, self.sql_name)
+        """Iceberg asks for the thread's session while it looks for a catalog."""
+        jvm: Any = self.session._jvm
+        spark = self.session._jsparkSession
+        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark)
+        return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark, self.sql_name)
 
 
-def mark_lost(table: str) -> SinkError:
-    """The snapshots that said how far the table is are gone."""
-    return SinkError(
-        "sink.mark_lost",
-        f"no snapshot of {table} that is left says how far it is: those that did were expired",
-        hint="let the newest snapshot with a tailrace.mark be when you expire; to begin anew, give the sink another id",
-        where=table,
-    )
+def _ancestry(table: Any, snapshot: Any) -> Iterator[Any]:
+    """A snapshot, its parent, and so on, as far as they are kept."""
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parentId()
+        snapshot = None if parent is None else table.snapshot(parent)
+
+
+def _mark_at(table: Any, snapshot: Any, name: str) -> int | None:
+    """The mark of a snapshot, by the property's name; None where an ancestor is gone that may have had it."""
+    oldest = snapshot
+    for each in _ancestry(table, snapshot):
+        mark = each.summary().get(name)
+        if mark is not None:
+            return int(mark)
+        oldest = each
+    return 0 if oldest.parentId() is None else None
+
+
+def _listed(options: Mapping[str, str]) -> str:
+    return ", ".join(f"{literal(key)}, {literal(text)}" for key, text in options.items())
 
 
 def _transform(spelled: str) -> str:

@@ -22,6 +22,17 @@ class Kept:
     last_us: int
 
 
+@dataclass(frozen=True)
+class Debt:
+    """What a table's upkeep would remove: `small_files` that could be one, `delete_files` (or deletion vectors) that
+    every read applies, and `snapshots` (or versions) that keep old files."""
+
+    files: int
+    small_files: int
+    delete_files: int
+    snapshots: int
+
+
 class Log(Protocol):
     """The log as a table sink sees it, to read parts again for one table alone."""
 
@@ -67,6 +78,26 @@ class Keeper(Protocol):
 
     def warnings(self) -> tuple[str, ...]:
         """What somebody should know, such as tables that halted."""
+        ...
+
+    def care(self) -> Care | None:
+        """What tends the tables while batches come; None where nothing is wanted."""
+        ...
+
+
+class Care(Protocol):
+    """Tends a sink's tables beside its batches, in a thread of its own."""
+
+    def tend(self) -> float:
+        """Do what is due. Returns the seconds until something is due again. What fails is a warning, and due again."""
+        ...
+
+    def debts(self) -> Mapping[str, Debt]:
+        """What was found last, by the name of the source's table."""
+        ...
+
+    def warnings(self) -> tuple[str, ...]:
+        """What could not be done the last time."""
         ...
 
 

@@ -25,7 +25,7 @@ from tailrace.contracts import Delivery, Gather, RecordSink, Sink, Span
 from tailrace.errors import LogError, SparkError, TailraceError
 from tailrace.render.envelopes import value_column
 from tailrace.render.templates import route_column
-from tailrace.sinks.tables import Keeper, TableSink
+from tailrace.sinks.tables import Care, Keeper, TableSink
 from tailrace.spark.checkpoint import Checkpoint
 from tailrace.spark.control import Control, Orders, replace_file
 from tailrace.spark.passage import find, unpack
@@ -169,6 +169,10 @@ class Query:
     def warnings(self) -> tuple[str, ...]:
         """What the sink wants somebody to know."""
         return self._keeper.warnings() if self._keeper is not None else ()
+
+    def care(self) -> Care | None:
+        """What tends the sink's tables meanwhile."""
+        return self._keeper.care() if self._keeper is not None else None
 
     def is_active(self) -> bool:
         """Whether it still runs. A query that ended has an `error()`, unless it was drained."""

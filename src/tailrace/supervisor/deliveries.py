@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from pyspark.sql import SparkSession
 
 from tailrace.backoff import Backoff
 from tailrace.contracts import Delivery, Sink
 from tailrace.errors import Action, SparkError, TailraceError, decide
+from tailrace.sinks.tables import Care
 from tailrace.spark.query import Progress, Query, start_query
 from tailrace.spark.task import Count
 from tailrace.spec import Pipeline, Platform
+from tailrace.supervisor.care import tended
 from tailrace.supervisor.layout import Layout
-from tailrace.supervisor.status import SinkState, SinkStatus, TableStatus
+from tailrace.supervisor.status import DebtStatus, SinkState, SinkStatus, TableStatus
 
 WATCH_S = 0.1
 DRAIN_S = 120.0
@@ -45,6 +47,7 @@ class SinkRunner(threading.Thread):
         self._backoff = Backoff(*platform.retry.seconds())
         self._halt = threading.Event()
         self._query: Query | None = None
+        self._care: Care | None = None
         self._target: int | None = None
         self._state: SinkState = "starting"
         self._error: TailraceError | None = None
@@ -98,13 +101,14 @@ class SinkRunner(threading.Thread):
             batches=progress.batches,
             bound_limited=progress.bound_limited,
             tables=tables,
+            debt={name: DebtStatus(**asdict(debt)) for name, debt in self._care.debts().items()} if self._care else {},
             warnings=self._pressure.warnings(progress) + self._kept_warnings(),
             error=self._error.as_dict() if self._error is not None else None,
         )
 
     def _kept_warnings(self) -> tuple[str, ...]:
-        query = self._query
-        return () if query is None else query.warnings()
+        query, care = self._query, self._care
+        return (() if query is None else query.warnings()) + (() if care is None else care.warnings())
 
     def _progress(self) -> Progress:
         """What this run delivered, over all its queries."""
@@ -129,7 +133,9 @@ class SinkRunner(threading.Thread):
         if self._target is not None:
             query.until(self._target)
         self._state, self._error = "running", None
-        self._watch(query)
+        self._care = query.care()
+        with tended(self._care, self.name):
+            self._watch(query)
 
     def _watch(self, query: Query) -> None:
         while query.is_active() and not self._halt.wait(WATCH_S):

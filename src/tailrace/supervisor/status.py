@@ -48,8 +48,19 @@ class TableStatus:
 
 
 @dataclass(frozen=True)
+class DebtStatus:
+    """What a lake table's upkeep would remove, when it was last looked at. See `sinks.tables.Debt`."""
+
+    files: int
+    small_files: int
+    delete_files: int
+    snapshots: int
+
+
+@dataclass(frozen=True)
 class SinkStatus:
-    """A sink of a pipeline. `lag_rows` wait in the log; `lag_s` is how long the oldest of them has waited."""
+    """A sink of a pipeline. `lag_rows` wait in the log; `lag_s` is how long the oldest of them has waited. `debt` is by
+    table, of sinks that tend their tables."""
 
     pipeline: str
     sink: str
@@ -62,6 +73,7 @@ class SinkStatus:
     batches: int = 0
     bound_limited: int = 0
     tables: dict[str, TableStatus] = field(default_factory=dict)
+    debt: dict[str, DebtStatus] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     error: dict[str, str] | None = None
 

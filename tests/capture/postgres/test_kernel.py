@@ -6,17 +6,19 @@ import hashlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tailrace.capture.postgres import json_text
+from tailrace.capture.postgres import copy_text, json_text, kernel, lanes, row_text
 from tailrace.capture.postgres import rows as rows_module
-from tailrace.capture.postgres.kernel import MAPPER, lane_of
+from tailrace.capture.postgres.lanes import lane_of
 from tailrace.change import LANES
 from tailrace.changelog import LogReader, LogWriter, read_slice
 from tests.capture.postgres import wire
@@ -204,9 +206,13 @@ def test_lanes_are_part_of_the_format() -> None:
         assert lane_of(7, text, 0, len(key.encode())) == _lane(7, key.encode())
 
 
-def test_the_cached_decoder_has_the_mapper_of_today() -> None:
-    digest = hashlib.sha256(Path(json_text.__file__).read_bytes()).hexdigest()
-    assert digest[: len(MAPPER)] == MAPPER, f'write MAPPER = "{digest[: len(MAPPER)]}" into kernel.py'
+@pytest.mark.parametrize("module", [json_text, lanes, row_text, copy_text, kernel])
+def test_the_cached_decoder_has_the_functions_of_today(module: ModuleType) -> None:
+    """Of every compiled file that it imports from; a change in one is a change in all that are built on it."""
+    file = Path(module.__file__ or "")
+    imported = set(re.findall(r"^from tailrace\.capture\.postgres\.(\w+) import", file.read_text(), re.MULTILINE))
+    digests = {name: hashlib.sha256(file.with_name(f"{name}.py").read_bytes()).hexdigest()[:16] for name in imported}
+    assert digests == module.INLINED, f"write INLINED = {digests} into {file.name}"
 
 
 @pytest.mark.timeout(600)  # it compiles the decoder anew
@@ -216,7 +222,7 @@ def test_nothing_is_read_or_written_out_of_bounds(tmp_path: Path) -> None:
     here = Path(__file__)
     environment = {**os.environ, "NUMBA_BOUNDSCHECK": "1", "NUMBA_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
-    command += [str(here), str(here.with_name("test_json_text.py"))]
+    command += [str(here), *(str(here.with_name(f"test_{name}.py")) for name in ("json_text", "copy_text"))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=580, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
 

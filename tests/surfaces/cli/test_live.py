@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from tailrace.supervisor.status import SinkStatus, Status, TableStatus, TapStatus
+from tailrace.supervisor.status import DebtStatus, SinkStatus, Status, TableStatus, TapStatus
 from tailrace.surfaces.cli import live
 
 
@@ -81,3 +81,16 @@ def test_machines_get_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
         tick(status(1000.0, 5))
     [line] = capsys.readouterr().err.splitlines()
     assert json.loads(line)["sinks"][0]["tables"]["public.orders"]["rows"] == 5
+
+
+def test_debt_of_lake_tables_is_shown() -> None:
+    found = status(1000.0, 0)
+    owed = replace(found.sinks[0], debt={"public.orders": DebtStatus(1200, 40, 3, 17)})
+    found, rates = replace(found, sinks=(owed,)), live.Rates()
+    rates.add(found)
+    line = "public.orders: 1,200 files, 40 small, 3 delete files, 17 snapshots"
+    assert f"sink shop/files: {line}" in live.lines(found, rates)
+    console = Console(width=120, file=io.StringIO(), record=True)
+    console.print(live.picture(found, rates))
+    assert line in console.export_text()
+    assert found.as_dict()["sinks"][0]["debt"]["public.orders"]["small_files"] == 40

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
+from tailrace.capture.postgres.buffers import Tables
 from tailrace.capture.postgres.json_text import Kind
 from tailrace.capture.postgres.messages import Relation
 from tailrace.schema import Column, SchemaBook, TableSchema
@@ -83,7 +84,7 @@ class _Entry:
 
 
 class Relations:
-    """Keeps the newest announcement of each table; `arrays` is what the kernel gets."""
+    """Keeps the newest announcement of each table; `arrays` is what the decoders get."""
 
     def __init__(self, database: str, book: SchemaBook, catalog: Catalog, wanted: Callable[[str, str], bool]) -> None:
         self._database = database
@@ -182,11 +183,12 @@ class Relations:
                 flags = (column.identity, column.name in schema.key)
                 cols.append((*kinds_of(kind), *flags, len(names), len(name)))
                 names += name
-        self.rel = np.array(rel, dtype=np.int64).reshape(-1, 6)
-        self.cols = np.array(cols, dtype=np.int64).reshape(-1, 7)
-        self.names = np.frombuffer(bytes(names) or b" ", dtype=np.uint8)
-        if not len(self.rel):
-            self.rel = np.array([[-1, 0, 0, 0, 0, 1]], dtype=np.int64)
+        nothing = [(-1, 0, 0, 0, 0, 1)]
+        self.arrays = Tables(
+            np.array(rel or nothing, dtype=np.int64).reshape(-1, 6),
+            np.array(cols, dtype=np.int64).reshape(-1, 7),
+            np.frombuffer(bytes(names) or b" ", dtype=np.uint8),
+        )
 
 
 def numbered(schema: TableSchema, relation: Relation, attributes: tuple[Attribute, ...]) -> TableSchema | None:

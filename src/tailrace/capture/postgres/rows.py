@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tailrace.capture.postgres import kernel
-from tailrace.capture.postgres.kernel import SPANS, S, Stop
+from tailrace.capture.postgres import kernel, lanes
+from tailrace.capture.postgres.buffers import SPANS, Fields, Out, S, Stop
+from tailrace.capture.postgres.copy_text import decode_copy
 from tailrace.capture.postgres.messages import lsn_text
 from tailrace.capture.postgres.relations import Relations, table_seed
 from tailrace.change import OPS
@@ -31,6 +32,7 @@ class Rows:
         self.txs = np.empty((MAX_ROWS, 5), dtype=np.int64)
         self._origin = np.zeros(1, dtype=np.uint8)
         self._origin_name = ""
+        self._fields = Fields.new(), Fields.new()
         self._arena_bytes = arena_bytes
 
     @property
@@ -77,41 +79,17 @@ class Rows:
 
     def decode(self, data: np.ndarray, ends: np.ndarray, first: int, relations: Relations) -> tuple[Stop, int]:
         """Run the kernel from message `first` on."""
-        stop, following = kernel.decode(
-            data,
-            ends,
-            first,
-            self.state,
-            relations.rel,
-            relations.cols,
-            relations.names,
-            self.arena,
-            self._origin,
-            self.rows,
-            self.lanes,
-            self.spans,
-            self.txs,
-        )
+        stop, following = kernel.decode(data, ends, first, relations.arrays, *self._fields, self._out())
         return Stop(stop), int(following)
 
     def decode_copy(self, lines: bytearray, first: int, relations: Relations) -> tuple[Stop, int]:
         """Rows of the only relation from whole lines of COPY's text format, from byte `first` on; overwrites them."""
         data = np.frombuffer(lines, dtype=np.uint8)
-        stop, following = kernel.decode_copy(
-            data,
-            first,
-            len(lines),
-            self.state,
-            relations.rel,
-            relations.cols,
-            relations.names,
-            self.arena,
-            self._origin,
-            self.rows,
-            self.lanes,
-            self.spans,
-        )
+        stop, following = decode_copy(data, first, len(lines), relations.arrays, self._fields[1], self._out())
         return Stop(stop), int(following)
+
+    def _out(self) -> Out:
+        return Out(self.state, self.arena, self.rows, self.lanes, self.spans, self.txs, self._origin)
 
     def load_decoder(self, relations: Relations) -> None:
         """Compile the decoder, or take it from the cache, now and not while a server waits for an answer."""
@@ -143,7 +121,7 @@ class Rows:
             at += len(data)
             spans.append(at)
         self.spans[row] = spans
-        self.lanes[row] = kernel.lane_of(table_seed(schema), self.arena, 0, 0)
+        self.lanes[row] = lanes.lane_of(table_seed(schema), self.arena, 0, 0)
         self.rows[row] = (OPS.index(op), schema.id, self.state[S.TXS] - 1, self.state[S.ORDINAL])
         self.state[S.ORDINAL] += 1
         self.state[S.ROWS] += 1
@@ -222,7 +200,7 @@ class Rows:
     def _frame(self, rows: int, txs: int) -> Frame | None:
         if not rows:
             return None
-        order, offsets = kernel.lane_order(self.lanes, rows)
+        order, offsets = lanes.lane_order(self.lanes, rows)
         fixed = self.rows[:rows][order]
         columns = [
             pa.array(order),
@@ -238,13 +216,13 @@ class Rows:
 
     def _text(self, column: int, order: np.ndarray) -> pa.Array[Any]:
         rows = len(order)
-        size = int(kernel.text_size(self.spans, column, rows))
+        size = int(lanes.text_size(self.spans, column, rows))
         if size == 0:
             return pa.nulls(rows, pa.string())
         offsets = np.empty(rows + 1, dtype=np.int32)
         data = np.empty(size, dtype=np.uint8)
         valid = np.zeros((rows + 7) // 8, dtype=np.uint8)
-        nulls = kernel.gather_text(self.arena, self.spans, column, order, offsets, data, valid)
+        nulls = lanes.gather_text(self.arena, self.spans, column, order, offsets, data, valid)
         buffers = [pa.py_buffer(part.data) for part in (valid, offsets, data)]
         return pa.Array.from_buffers(pa.string(), rows, [buffers[0] if nulls else None, *buffers[1:]], null_count=nulls)
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tailrace.capture.postgres import evolution, messages, opening, setup
+from tailrace.capture.postgres.buffers import Stop
 from tailrace.capture.postgres.catalog import PostgresCatalog
 from tailrace.capture.postgres.catalog_watch import CatalogWatch
 from tailrace.capture.postgres.connection import ReplicationStream
 from tailrace.capture.postgres.drift import Drift, Need, Observation
-from tailrace.capture.postgres.kernel import WAL_HEADER, Stop
+from tailrace.capture.postgres.kernel import WAL_HEADER
 from tailrace.capture.postgres.outbox import Outbox
 from tailrace.capture.postgres.pace import Pace
 from tailrace.capture.postgres.patterns import TablePatterns

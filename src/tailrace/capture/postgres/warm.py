@@ -1,4 +1,4 @@
-"""Compile the decoder ahead of time, as `make setup` does, so that the first tap starts at once.
+"""Compile the decoders ahead of time, as `make setup` does, so that the first tap and the first snapshot start at once.
 
 python -m tailrace.capture.postgres.warm
 """
@@ -15,5 +15,8 @@ from tailrace.schema import SchemaBook
 if __name__ == "__main__":
     started = time.monotonic()
     print("tailrace: compiling the decoder (once, up to a minute) …", flush=True)
-    Rows(1 << 20).load_decoder(Relations("", SchemaBook(), PostgresCatalog(""), lambda schema, table: True))
+    relations = Relations("", SchemaBook(), PostgresCatalog(""), lambda schema, table: True)
+    rows = Rows(1 << 20)
+    rows.load_decoder(relations)
+    rows.decode_copy(bytearray(), 0, relations)
     print(f"tailrace: the decoder is ready ({time.monotonic() - started:.0f} s)")

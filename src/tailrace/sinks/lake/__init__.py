@@ -17,12 +17,14 @@ from tailrace.config import Duration, Model
 from tailrace.contracts import Delivery, Gather
 from tailrace.schema import TableSchema
 from tailrace.sinks.lake.keeper import LakeKeeper
+from tailrace.sinks.lake.maintenance import Maintenance
 from tailrace.sinks.lake.target import Target
 from tailrace.sinks.tables import Log, TableSink
 
 Evolution = Literal["adapt", "lenient", "halt"]
 
 _HOLES = re.compile(r"\{(\w+)\}")
+_TRANSFORM = re.compile(r"\w+\((?:\d+,\s*)?(?P<column>.+)\)")
 _KNOWN = ("source", "database", "schema", "table")
 
 
@@ -33,6 +35,17 @@ def _known_holes(template: str) -> str:
             message = f"there is no '{{{hole}}}' in the name of a table"
             raise PydanticCustomError("config.invalid_value", "{message}", {"message": message, "hint": hint})
     return template
+
+
+def placed(location: str) -> str:
+    """A location that is the same wherever a process stands."""
+    return location if ":" in location else str(Path(location).absolute())
+
+
+def column_of(partition: str) -> str:
+    """The column of a partition, which may be a transform of it."""
+    found = _TRANSFORM.fullmatch(partition)
+    return found["column"] if found else partition
 
 
 class TableOptions(Model):
@@ -82,6 +95,13 @@ class LakeSink(TableSink):
     write_executor_threads: Annotated[
         int, Field(ge=0, le=64, description="Tables that are written at the same time; 0: as many as fit the cores.")
     ] = 0
+    partition_by: Annotated[
+        tuple[str, ...],
+        Field(
+            description="Partitions of new tables that have these columns, where `tables` says nothing. Iceberg has "
+            "transforms too: `days(column)`, `bucket(16, column)`."
+        ),
+    ] = ()
     without_key: Annotated[
         Literal["append", "halt"],
         Field(
@@ -107,6 +127,8 @@ class LakeSink(TableSink):
         dict[str, TableOptions],
         Field(description="Options of some tables, by pattern.", examples=[{"public.orders": {"evolution": "halt"}}]),
     ] = Field(default_factory=dict)
+
+    maintenance: Annotated[Maintenance, Field(description="Upkeep of the tables.")] = Field(default_factory=Maintenance)
 
     def columns(self) -> tuple[str, ...]:
         needed = (
@@ -135,6 +157,12 @@ class LakeSink(TableSink):
         found = (options for pattern, options in self.tables.items() if fnmatchcase(table.name, pattern))
         return next(found, TableOptions())
 
+    def partitions_of(self, table: TableSchema) -> tuple[str, ...]:
+        """How a new table is partitioned."""
+        names = {column.name for column in table.columns}
+        common = (each for each in self.partition_by if column_of(each) in names)
+        return self.options(table).partition_by or tuple(common)
+
     def evolution_of(self, table: TableSchema) -> Evolution:
         return self.options(table).evolution or self.evolution
 
@@ -147,6 +175,15 @@ class LakeSink(TableSink):
             "table": table.table,
         }
         return _HOLES.sub(lambda hole: parts[hole[1]], self.table_name)
+
+    def kept(self, spark: SparkSession, schema: TableSchema, delivery: Delivery, log_id: str) -> Target:
+        """The table that keeps a table of the source; its marks are of this pipeline, sink and log."""
+        owner = f"{delivery.pipeline}/{self.id}/{log_id}"
+        return self.target(spark, self.name_of(schema, delivery), owner)
+
+    @abstractmethod
+    def local_folder(self) -> Path | None:
+        """Where the tables are, if that is a folder of this machine."""
 
     @abstractmethod
     def target(self, spark: SparkSession, name: str, owner: str) -> Target:

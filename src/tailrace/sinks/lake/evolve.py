@@ -49,7 +49,7 @@ def create(target: Target, schema: TableSchema, sink: LakeSink, own: Mapping[str
         Making(
             {**columns, **own},
             schema.key if sink.write_mode == "upsert" else (),
-            options.partition_by,
+            sink.partitions_of(schema),
             options.cluster_by,
             {VERSION: json.dumps(schema.as_dict()), LOG: log_id, **options.properties},
             options.comment,

@@ -22,10 +22,12 @@ from pyspark.sql import functions as F
 from tailrace.config.secret import redact
 from tailrace.contracts import Delivery, Span
 from tailrace.errors import LogError, SinkError
+from tailrace.schema import TableSchema
 from tailrace.sinks.lake.ledger import Entry, Ledger
+from tailrace.sinks.lake.maintenance import LakeCare, Turns
 from tailrace.sinks.lake.share import Share, steps, survey
 from tailrace.sinks.lake.table import KeptTable
-from tailrace.sinks.lake.target import lake_session, viewed
+from tailrace.sinks.lake.target import Target, lake_session, viewed
 from tailrace.sinks.tables import Kept, Log
 
 if TYPE_CHECKING:
@@ -40,9 +42,11 @@ class LakeKeeper:
         self._ledger = Ledger(state_dir / "tables.json", log.log_id)
         self._session = lake_session(spark, {})
         self._tables: dict[str, KeptTable] = {}
+        self._schemas: dict[str, TableSchema] = {}
+        self._tended: dict[str, Target] = {}
+        self._turns = Turns()
         self._lock = threading.Lock()
-        threads = sink.write_executor_threads or max(2, (os.cpu_count() or 2))
-        self._pool = ThreadPoolExecutor(threads, f"lake/{sink.id}")
+        self._threads = sink.write_executor_threads or max(2, os.cpu_count() or 2)
 
     def mark(self) -> int:
         return self._ledger.state.mark
@@ -69,6 +73,19 @@ class LakeKeeper:
         tables = self._ledger.state.tables
         return tuple(f"{name} halted: {entry.reason}" for name, entry in tables.items() if entry.reason)
 
+    def care(self) -> LakeCare | None:
+        maintenance = self._sink.maintenance
+        return LakeCare(maintenance, self._targets, self._turns) if maintenance.enabled else None
+
+    def _targets(self) -> dict[str, Target]:
+        """The tables that are there, in sessions apart from the batches'."""
+        with self._lock:
+            schemas = dict(self._schemas)
+        for name, schema in schemas.items():
+            if name not in self._tended:
+                self._tended[name] = self._sink.kept(self._spark, schema, self._delivery, self._log.log_id)
+        return {name: target for name, target in self._tended.items() if target.state() is not None}
+
     @contextmanager
     def _held(self, changes: DataFrame) -> Iterator[str]:
         """A view of the changes, which are read once."""
@@ -86,7 +103,8 @@ class LakeKeeper:
 
     def _each(self, shares: list[Share], apply: Callable[[Share], Entry]) -> list[tuple[str, Entry]]:
         """Several tables at a time. The first error that is not a table's own ends the batch, after all have ended."""
-        futures = [(share.name, self._pool.submit(apply, share)) for share in shares]
+        with ThreadPoolExecutor(self._threads, f"lake/{self._sink.id}") as pool:
+            futures = [(share.name, pool.submit(apply, share)) for share in shares]
         results: list[tuple[str, Entry]] = []
         failure: BaseException | None = None
         for name, future in futures:
@@ -128,8 +146,9 @@ class LakeKeeper:
         breaking = frozenset("s" if self._sink.write_mode == "append" else "st")
         for attempt in range(CONFLICT_TRIES):
             try:
-                for step in steps(mine, share, max(start, table.mark()), end, breaking):
-                    table.apply(step, mine)
+                with self._turns.of(share.name):
+                    for step in steps(mine, share, max(start, table.mark()), end, breaking):
+                        table.apply(step, mine)
                 return
             except Exception as error:
                 if attempt + 1 == CONFLICT_TRIES or not table.target.is_conflict(error):
@@ -164,6 +183,7 @@ class LakeKeeper:
             if name not in self._tables:
                 newest = [schema for schema in self._log.versions().values() if schema.name == name][-1]
                 self._tables[name] = KeptTable(self._sink, self._spark, newest, self._delivery, self._log.log_id)
+                self._schemas[name] = newest
             return self._tables[name]
 
 

@@ -39,8 +39,7 @@ class KeptTable:
         self, sink: LakeSink, spark: SparkSession, schema: TableSchema, delivery: Delivery, log_id: str
     ) -> None:
         self._sink, self._log_id = sink, log_id
-        owner = f"{delivery.pipeline}/{sink.id}/{log_id}"
-        self.target = sink.target(spark, sink.name_of(schema, delivery), owner)
+        self.target = sink.kept(spark, schema, delivery, log_id)
         self._mark: int | None = None
         self._state: int | None = None
         self.committed = 0
@@ -77,7 +76,7 @@ class KeptTable:
             case Evolve():
                 self._evolve(step)
         before, self._mark, self._state = self._state, step.end, self.target.state()
-        if self._state != before:
+        if self._state != before and self.target.carries(step.end):
             self.committed = step.end
 
     # -- steps -----------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -57,6 +58,40 @@ class Making:
     comment: str | None
 
 
+@dataclass(frozen=True)
+class DataFile:
+    """A file of a table, as it is now; `deleted` of its `rows` are."""
+
+    bytes: int
+    rows: int
+    deleted: int
+    partition: str
+
+    @property
+    def deleted_share(self) -> float:
+        return self.deleted / self.rows if self.rows else 0.0
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """Files to write anew: at most `files` of those below `below` bytes or with at least this share of deleted rows."""
+
+    files: int
+    below: int = 0
+    deleted_share: float = 1.0
+
+
+@dataclass(frozen=True)
+class Version:
+    """What a table was: a snapshot of Iceberg's, a version of Delta's. `mark` is None where it is known no more."""
+
+    id: int
+    at_us: int
+    operation: str
+    mark: int | None
+    current: bool
+
+
 class Target(ABC):
     """A table in a Spark session of its own: what marks a write is session-wide in both formats."""
 
@@ -81,6 +116,10 @@ class Target(ABC):
     def mark(self) -> int:
         """The offset below which the table, as it is now, holds every change; 0: it has no mark."""
 
+    def carries(self, mark: int) -> bool:
+        """Whether the table has `mark`, of which it is known to have the one before."""
+        return self.mark() == mark
+
     @abstractmethod
     def state(self) -> int | None:
         """Another value whenever the table is another: its version or snapshot; None where there is no table."""
@@ -96,6 +135,42 @@ class Target(ABC):
     def clear(self, mark: int) -> None:
         """Remove every row."""
 
+    # -- upkeep ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def files(self) -> list[DataFile]: ...
+
+    @abstractmethod
+    def delete_files(self) -> int:
+        """How many files or vectors say which rows are deleted."""
+
+    @abstractmethod
+    def versions(self) -> list[Version]:
+        """What the table was and can be again, oldest first."""
+
+    def version_count(self) -> int:
+        return len(self.versions())
+
+    @abstractmethod
+    def compact(self, compaction: Compaction) -> None:
+        """Write files anew. The rows stay the same, and so does every mark."""
+
+    @abstractmethod
+    def expire(self, before: datetime) -> None:
+        """Remove versions that are older, and files that only they have. The table and the versions that stay keep
+        their marks."""
+
+    @abstractmethod
+    def roll_back(self, version: int) -> None:
+        """Make the table what it was then, its mark included."""
+
+    def read(self, *, version: int | None = None, as_of: datetime | None = None) -> DataFrame:
+        """The table, or what it was."""
+        when = f" VERSION AS OF {version}" if version is not None else ""
+        if as_of is not None:
+            when = f" TIMESTAMP AS OF {literal(as_of.astimezone(UTC).strftime('%Y-%m-%d %H:%M:%S.%f'))}"
+        return self.session.sql(f"SELECT * FROM {self.sql_name}{when}")
+
     # -- what both formats share -----------------------------------------------------------------------------
 
     def at(self, state: int) -> DataFrame:
@@ -104,7 +179,10 @@ class Target(ABC):
 
     def execute(self, statement: str, mark: int | None = None) -> None:
         """Run a statement; a write with `mark` carries it."""
-        settings = {} if mark is None else self.marking(mark)
+        self.execute_under({} if mark is None else self.marking(mark), statement)
+
+    def execute_under(self, settings: Mapping[str, str], statement: str) -> None:
+        """Run a statement with settings for it alone."""
         for key, text in settings.items():
             self.session.conf.set(key, text)
         try:
@@ -154,7 +232,7 @@ class Target(ABC):
             )
         return shape
 
-    def is_conflict(self, error: Exception) -> bool:
+    def is_conflict(self, error: BaseException) -> bool:
         """Whether a write failed only because somebody else wrote at the same time."""
         if not isinstance(error, PySparkException | Py4JJavaError):
             return False
@@ -162,11 +240,19 @@ class Target(ABC):
         return any(name in text for name in self.CONFLICTS)
 
 
+def superseded(owner: str, by: str) -> bool:
+    """Whether marks are of a log that the same sink does not read any more."""
+    (sink, log), (other, newer) = owner.rsplit("/", 1), by.rsplit("/", 1)
+    return sink == other and log != newer
+
+
 def lake_session(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
     """A session for large joins, where the stream's own is for small batches."""
     session = spark.newSession()
-    cores = spark.sparkContext.defaultParallelism
-    for key, text in {**_SETTINGS, "spark.sql.shuffle.partitions": str(max(2, cores)), **settings}.items():
+    cores = str(max(2, spark.sparkContext.defaultParallelism))
+    # Delta lists a table's folder in as many tasks as the last says, ten thousand by default.
+    tasks = ("spark.sql.shuffle.partitions", "spark.sql.sources.parallelPartitionDiscovery.parallelism")
+    for key, text in {**_SETTINGS, **dict.fromkeys(tasks, cores), **settings}.items():
         session.conf.set(key, text)
     return session
 
@@ -180,6 +266,16 @@ def viewed(rows: DataFrame) -> Iterator[str]:
         yield f"global_temp.{name}"
     finally:
         rows.sparkSession.catalog.dropGlobalTempView(name)
+
+
+def mark_lost(table: str) -> SinkError:
+    """What said how far the table is, is gone."""
+    return SinkError(
+        "sink.mark_lost",
+        f"nothing that is left of {table} says how far it is: the snapshots or versions that did were removed",
+        hint="let the newest with a mark be when you expire others; to begin anew, give the sink another id",
+        where=table,
+    )
 
 
 def quoted(name: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from confluent_kafka.admin import AdminClient
 
-from tailrace.contracts import Delivery
+from tailrace.contracts import Delivery, RecordSink, Sink
 from tailrace.errors import TailraceError
 from tailrace.sinks.file import FileSink
 from tailrace.sinks.kafka import KafkaSink
@@ -27,8 +27,20 @@ def check_sinks(pipeline: Pipeline) -> Iterator[Check]:
                 yield from check_directory(subject, sink.path)
             case KafkaSink():
                 yield from _check_kafka(subject, sink, pipeline)
-            case _:
+            case RecordSink():
                 yield subject.ok("ready", "needs nothing")
+            case _:
+                yield from _check_tables(subject, sink)
+
+
+def _check_tables(subject: Subject, sink: Sink) -> Iterator[Check]:
+    from tailrace.sinks.lake import LakeSink  # loads Spark's own library
+
+    folder = sink.local_folder() if isinstance(sink, LakeSink) else None
+    if folder is None:
+        yield subject.skipped("storage", "it is looked at when the pipeline runs")
+    else:
+        yield from check_directory(subject, folder)
 
 
 def _check_kafka(subject: Subject, sink: KafkaSink, pipeline: Pipeline) -> Iterator[Check]:

@@ -10,6 +10,7 @@ import typer
 from tailrace.surfaces.cli.demo import demo
 from tailrace.surfaces.cli.deploy import deploy, undeploy
 from tailrace.surfaces.cli.doctor import doctor
+from tailrace.surfaces.cli.lakehouse import lakehouse
 from tailrace.surfaces.cli.log import log
 from tailrace.surfaces.cli.run import run
 from tailrace.surfaces.cli.schema import schema
@@ -31,6 +32,7 @@ for _command in (validate, doctor, deploy, run, snapshot, verify, undeploy, demo
     app.command()(_command)
 app.add_typer(log, name="log")
 app.add_typer(schemas, name="schemas")
+app.add_typer(lakehouse, name="lakehouse")
 
 
 def main() -> None:

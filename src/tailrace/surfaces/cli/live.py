@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tailrace.config.values import MIB
+from tailrace.surfaces.cli.output import debt
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -80,6 +81,7 @@ def lines(status: Status, rates: Rates) -> list[str]:
         rows = sum(table.rows for table in sink.tables.values())
         moved = f"{rows:,} rows delivered, {rates.total(sink):,.0f}/s, {sink.lag_rows:,} rows behind"
         found.append(f"sink {sink.pipeline}/{sink.sink}: {sink.state}, {moved}")
+        found += [f"sink {sink.pipeline}/{sink.sink}: {name}: {debt(each)}" for name, each in sorted(sink.debt.items())]
     return found + notes(status)
 
 
@@ -112,6 +114,7 @@ def picture(status: Status, rates: Rates) -> RenderableType:
         table.add_row(tap.source, "change log", _state(tap.state), f"{tap.rows:,}", "", lag, age)
     for each in status.snapshots:
         table.add_row("", f"  snapshot of {each.table}", each.state, _read(each), "", "", "")
+    debts: list[Text] = []
     for sink in status.sinks:
         table.add_section()
         lag = f"{sink.lag_rows:,} rows" + (f", {sink.lag_s:.1f} s" if sink.lag_rows else "")
@@ -119,7 +122,9 @@ def picture(status: Status, rates: Rates) -> RenderableType:
         for name, found in sorted(sink.tables.items()):
             rate = f"{rates.of(sink, name):,.0f}"
             table.add_row("", f"  {name}", "", f"{found.rows:,}", rate, "", _age(status.at, found.last_us))
-    return Group(table, *(Text(note, style="yellow") for note in notes(status)))
+        owed = [f"{name}: {debt(each)}" for name, each in sorted(sink.debt.items())]
+        debts += [Text(f"{sink.sink}  {line}", style="dim") for line in owed]
+    return Group(table, *debts, *(Text(note, style="yellow") for note in notes(status)))
 
 
 @contextmanager

@@ -6,11 +6,15 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tailrace.errors import TailraceError
+
+if TYPE_CHECKING:
+    from tailrace.sinks.tables import Debt
+    from tailrace.supervisor.status import DebtStatus
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 """The option that every command has."""
@@ -38,6 +42,12 @@ def say(text: str, *, color: str | None = None) -> None:
 def say_json(value: Any) -> None:
     """One JSON document for machines, on standard output."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def debt(found: DebtStatus | Debt) -> str:
+    """What upkeep would remove, in words."""
+    small = f"{found.files:,} files, {found.small_files:,} small"
+    return f"{small}, {found.delete_files:,} delete files, {found.snapshots:,} snapshots"
 
 
 def _say_problem(problem: dict[str, Any]) -> None:

@@ -17,8 +17,8 @@ import psycopg
 from psycopg import pq, sql
 from psycopg.rows import TupleRow
 
+from tailrace.capture.postgres.buffers import Stop
 from tailrace.capture.postgres.catalog import PostgresCatalog, refused
-from tailrace.capture.postgres.kernel import Stop
 from tailrace.capture.postgres.messages import lsn_number, lsn_text
 from tailrace.capture.postgres.relations import Relations
 from tailrace.capture.postgres.rows import Rows
@@ -59,6 +59,20 @@ class Session:
         kept.append(catalog)
 
 
+class Buffers:
+    """Rows' memory that is kept for the next chunk: making it anew costs as much as filling it."""
+
+    _kept: ClassVar[list[Rows]] = []
+
+    @classmethod
+    @contextmanager
+    def lent(cls) -> Iterator[Rows]:
+        rows = cls._kept.pop() if cls._kept else Rows(ARENA_BYTES)
+        rows.reset()
+        yield rows
+        cls._kept.append(rows)
+
+
 @contextmanager
 def opened(source: PostgresSource, schema: str, table: str) -> Iterator[tuple[PostgresCatalog, Described]]:
     """A transaction with the table locked as a SELECT does, before its snapshot is taken, and the table as it sees
@@ -86,8 +100,8 @@ def read(source: PostgresSource, chunk: ChunkId, extent: Extent, folder: Path) -
         schema = relations.announce(table.relation)
         assert schema is not None
         name = folder / f"{chunk.run}-{chunk.number}-{uuid.uuid4().hex[:8]}.arrow"
-        with StagedFile(name) as file:
-            _copy(connection, table, extent, _Reader(Rows(ARENA_BYTES), relations, schema, file, reset=extent.whole))
+        with Buffers.lent() as rows, StagedFile(name) as file:
+            _copy(connection, table, extent, _Reader(rows, relations, schema, file, reset=extent.whole))
             staged = Staged(
                 chunk,
                 str(name),

@@ -1,0 +1,58 @@
+"""A warehouse in an S3-compatible store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3  # type: ignore[import-untyped]
+import pytest
+from moto.server import ThreadedMotoServer
+from pydantic import ValidationError
+from pyspark.sql import SparkSession
+
+from tailrace.sinks.iceberg import IcebergSink
+from tests.sinks.lake.feed import Feed, schema_of
+from tests.sinks.lake.lake import Lake
+
+ORDERS = schema_of(1, "orders", {"id": "bigint", "note": "text"})
+
+
+@pytest.fixture
+def store() -> Iterator[str]:
+    """The address of a store with a bucket `lake`."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    address = f"http://{host}:{port}"
+    keys = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "region_name": "us-east-1"}
+    boto3.client("s3", endpoint_url=address, **keys).create_bucket(Bucket="lake")
+    yield address
+    server.stop()
+
+
+def test_tables_in_a_bucket(spark: SparkSession, store: str, tmp_path: Path) -> None:
+    document = {
+        "id": "lake",
+        "write_mode": "upsert",
+        "warehouse": "s3://lake/shop",
+        "catalog_uri": f"sqlite:///{tmp_path}/catalog.db",
+        "s3_endpoint": store,
+        "s3_access_key_id": "key",
+        "s3_secret_access_key": "secret",
+    }
+    table = Lake(spark, IcebergSink.from_document(document), Feed(spark), tmp_path / "state")
+    table.feed.add(ORDERS, "c", {"id": 1, "note": "a"}).add(ORDERS, "c", {"id": 2, "note": "b"})
+    table.keep()
+    table.feed.add(ORDERS, "u", {"id": 1, "note": "c"}).add(ORDERS, "d", {"id": 2})
+    table.keep()
+    assert table.rows() == [{"id": 1, "note": "c"}]
+    objects = boto3.client(
+        "s3", endpoint_url=store, aws_access_key_id="key", aws_secret_access_key="secret", region_name="us-east-1"
+    ).list_objects_v2(Bucket="lake", Prefix="shop/")
+    assert any(each["Key"].endswith(".parquet") for each in objects["Contents"])
+
+
+def test_a_bucket_without_a_catalog_is_refused() -> None:
+    with pytest.raises(ValidationError, match="commits atomically"):
+        IcebergSink.from_document({"id": "lake", "warehouse": "s3://lake/shop"})
