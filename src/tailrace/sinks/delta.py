@@ -127,10 +127,6 @@ class DeltaTarget(Target):
             raise mark_lost(self._name)
         return found
 
-    def carries(self, mark: int) -> bool:
-        snapshot = self._snapshot()
-        return snapshot is not None and self._transactions(snapshot).get(self._application) == mark
-
     def marking(self, mark: int) -> Mapping[str, str]:
         return {
             "spark.databricks.delta.write.txnAppId": self._application,

@@ -233,6 +233,7 @@ class IcebergTarget(Target):
         expressions = self.session._jvm.org.apache.iceberg.expressions.Expressions  # type: ignore[union-attr]
         delete = self._table().newDelete().deleteFromRowFilter(expressions.alwaysTrue())
         delete.set(self._property, str(mark)).commit()
+        self.written = mark
 
     # -- upkeep ----------------------------------------------------------------------------------------------
 

@@ -143,6 +143,7 @@ class LakeKeeper:
     def _bring(self, table: KeptTable, view: str, share: Share, start: int, end: int) -> None:
         ids = [part.schema.id for part in share.parts]
         mine = table.target.session.table(view).filter(F.col("schema_id").isin(ids))
+        table.target.tune(sum(part.rows for part in share.parts))
         breaking = frozenset("s" if self._sink.write_mode == "append" else "st")
         for attempt in range(CONFLICT_TRIES):
             try:

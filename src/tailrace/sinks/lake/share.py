@@ -26,6 +26,8 @@ class Part:
     """Which of truncate (`t`) and schema change (`s`) are among them."""
     only_inserts: bool
     """Whether all else are inserts of new keys."""
+    moved: bool
+    """Whether rows that got another key lack columns."""
     lazy: tuple[str, ...]
     """Columns that some of the rows lack."""
 
@@ -46,6 +48,7 @@ class Rows:
     start: int
     end: int
     only_inserts: bool
+    moved: bool
     lazy: tuple[str, ...]
 
 
@@ -82,6 +85,7 @@ def survey(changes: DataFrame, versions: Mapping[int, TableSchema]) -> list[Shar
             F.max("ts_us").alias("last_us"),
             F.collect_set("op").alias("ops"),
             F.count_if(F.col("headers")["old_key"].isNotNull()).alias("moved"),
+            F.count_if(F.col("headers")["old_key"].isNotNull() & (F.size("unchanged") > 0)).alias("lacking"),
             F.array_distinct(F.flatten(F.collect_set("unchanged"))).alias("lazy"),
         )
         .collect()
@@ -98,6 +102,7 @@ def survey(changes: DataFrame, versions: Mapping[int, TableSchema]) -> list[Shar
             row.last_us,
             frozenset(ops & {"s", "t"}),
             ops - {"s", "t"} == {"c"} and not row.moved,
+            bool(row.lacking),
             tuple(sorted(row.lazy)),
         )
         shares.setdefault(schema.name, Share(schema.name)).parts.append(part)
@@ -135,7 +140,7 @@ def _part_steps(changes: DataFrame, part: Part, start: int, end: int, breaking: 
 
 
 def _rows(part: Part, start: int, end: int) -> Rows:
-    return Rows(part.schema, start, end, part.only_inserts, part.lazy)
+    return Rows(part.schema, start, end, part.only_inserts, part.moved, part.lazy)
 
 
 def _breaks(changes: DataFrame, part: Part, start: int, breaking: frozenset[str]) -> list[Row]:

@@ -76,7 +76,7 @@ class KeptTable:
             case Evolve():
                 self._evolve(step)
         before, self._mark, self._state = self._state, step.end, self.target.state()
-        if self._state != before and self.target.carries(step.end):
+        if self._state != before and self.target.written == step.end:
             self.committed = step.end
 
     # -- steps -----------------------------------------------------------------------------------------------
@@ -151,8 +151,10 @@ class KeptTable:
             return self._append(with_row(rows, reading).select("row", *self._alive()), reading, step)
         if not step.lazy:
             return self._merge(last_of_each_key(rows, reading), reading, step)
-        here = self.target.session.table(self.target.sql_name)
-        whole = with_moved(with_row(rows, reading), reading, step.lazy, here)
+        whole = with_row(rows, reading)
+        if step.moved:
+            here = self.target.session.table(self.target.sql_name)
+            whole = with_moved(whole, reading, step.lazy, here)
         return self._merge(folded(whole, step.lazy), reading, step)
 
     def _holds_this_log_alone(self) -> bool:
@@ -184,8 +186,9 @@ class KeptTable:
             found = merge.measure(source, reading)
             if not self._fitted(found.unfit, step.schema):
                 return False
-            columns = [name for name in reading.types if self.target.existing().type(name) is not None]
-            lenient = self.target.existing().type(evolve.UNFIT) is not None
+            shape = self.target.existing()
+            columns = [name for name in reading.types if shape.type(name) is not None]
+            lenient = shape.type(evolve.UNFIT) is not None
             if found.rows and self._empty and not found.kept:
                 self.target.append(merge.fresh(source, columns, lenient=lenient, soft=self._sink.soft_delete), step.end)
             elif found.rows:

@@ -23,6 +23,7 @@ VERSION = "tailrace.version"
 LOG = "tailrace.log"
 """Table property: the log under which the table was made, and hence holds nothing else."""
 
+FEW = 20_000
 _SETTINGS = {
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.caseSensitive": "true",
@@ -102,6 +103,14 @@ class Target(ABC):
         self.session = lake_session(spark, settings)
         self.owner = owner
         self._name = name
+        self.written = 0
+        """The mark of the last write from here."""
+
+    def tune(self, rows: int) -> None:
+        """Prepare for statements about so many changes: compiling a plan for a few costs more than it saves."""
+        few = rows < FEW
+        self.session.conf.set("spark.sql.codegen.wholeStage", str(not few).lower())
+        self.session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN" if few else "FALLBACK")
 
     @property
     @abstractmethod
@@ -115,10 +124,6 @@ class Target(ABC):
     @abstractmethod
     def mark(self) -> int:
         """The offset below which the table, as it is now, holds every change; 0: it has no mark."""
-
-    def carries(self, mark: int) -> bool:
-        """Whether the table has `mark`, of which it is known to have the one before."""
-        return self.mark() == mark
 
     @abstractmethod
     def state(self) -> int | None:
@@ -180,6 +185,7 @@ class Target(ABC):
     def execute(self, statement: str, mark: int | None = None) -> None:
         """Run a statement; a write with `mark` carries it."""
         self.execute_under({} if mark is None else self.marking(mark), statement)
+        self.written = self.written if mark is None else mark
 
     def execute_under(self, settings: Mapping[str, str], statement: str) -> None:
         """Run a statement with settings for it alone."""
