@@ -18,6 +18,15 @@ from tests.sinks.lake.lake import Lake
 MakeSink = Callable[..., LakeSink]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Delta's commits take seconds on small machines: what does not depend on the format is tried with Iceberg alone,
+    and with Delta in the soak."""
+    for item in items:
+        if item.path.name in ("test_evolution.py", "test_maintenance.py") and "[delta" in item.name:
+            item.add_marker(pytest.mark.soak)
+
+
 @pytest.fixture(params=["delta", pytest.param("iceberg2", marks=pytest.mark.soak), "iceberg3"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> MakeSink:
     """`make(**options)`: a sink of the format."""

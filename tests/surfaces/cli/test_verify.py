@@ -106,7 +106,7 @@ def test_equal_tables_are_equal(shop: Shop, spark: SparkSession) -> None:
     assert kept["public.orders"]["equal"] and kept["public.orders"]["offset"] >= 290
 
 
-@pytest.mark.parametrize("sink", SINKS)
+@pytest.mark.parametrize("sink", [pytest.param("delta", marks=pytest.mark.soak), "iceberg"])
 def test_what_was_done_behind_its_back_is_found_and_repaired(shop: Shop, spark: SparkSession, sink: str) -> None:
     values = "amount, note, at, ratio, raw, tags, doc"
     for statement in (
@@ -167,6 +167,7 @@ class Writer(threading.Thread):
         self.join()
 
 
+@pytest.mark.soak
 def test_rows_that_never_rest_are_no_differences(
     shop: Shop, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
