@@ -28,7 +28,7 @@ def demo(
     rate: Annotated[float, typer.Option(min=1, max=20_000, help="Changes a second, about.")] = 200,
     as_json: Json = False,
 ) -> None:
-    """Watch a small shop's changes go from PostgreSQL to files, in ./tailrace-demo. Ctrl-C ends it."""
+    """Watch a small shop's changes go from PostgreSQL to files and a lake, in ./tailrace-demo. Ctrl-C ends it."""
     with guard(as_json):
         from tailrace.supervisor.demo import Demo, claim
         from tailrace.surfaces.cli import live
@@ -73,7 +73,7 @@ def _explain(place: Place, psql: str, dsn: str) -> None:
     change = "UPDATE customers SET name = 'Ada Lovelace' WHERE id = 1"
     command = f'{shlex.quote(psql)} {dsn} -c "{change}"'
     find = f"grep -rh 'Ada Lovelace' {shlex.quote(str(place.files / 'public.customers'))} | tail -n 1"
-    _tell(f"a small shop's changes go from PostgreSQL to {place.files}")
+    _tell(f"a small shop's changes go from PostgreSQL to {place.files}, its tables to {place.lake}")
     _tell(f"the pipeline that does it is {place.root / 'pipeline.yaml'}")
     _tell(f"change a row yourself, in another terminal, once rows are delivered:\n  {command}")
     _tell(f"a second later the change is here:\n  {find}")
@@ -98,6 +98,12 @@ def _report(outcome: Outcome, place: Place, as_json: bool) -> None:
         say(f"{proof.table:12} {proof.changes:>9,} changes delivered, {proof.rows:>9,} rows")
     say(f"source and files are equal: {outcome.rows:,} rows", color="green")
     say(f"the files are in {place.files}; `tailrace demo --keep` continues")
+    say(f"the tables themselves are in {place.lake}, as Delta; ask them:\n  {_query(place)}")
+
+
+def _query(place: Place) -> str:
+    documents = f"{shlex.quote(str(place.root / 'pipeline.yaml'))} --platform-config {place.root / 'platform.yaml'}"
+    return f"tailrace lakehouse query {documents} --table public.orders --limit 5"
 
 
 def _tell(text: str) -> None:
