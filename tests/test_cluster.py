@@ -15,6 +15,7 @@ MASTER = "local-cluster[1,1,1024]"
 """Master, worker and executor of a standalone cluster, started by the driver."""
 
 
+@pytest.mark.soak
 def test_rows_reach_files_through_executors(
     system: Callable[..., System], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tailrace.changelog import head
 from tailrace.testing.servers import PostgresServer
 from tailrace.testing.servers.process import free_port
 from tailrace.testing.waiting import eventually
@@ -40,10 +41,11 @@ class Scraped(System):
 
     def settled(self) -> Figures | None:
         """The figures, once nothing is left to read or to deliver."""
-        found = self.figures()
-        end = found.get(("source_log_end_offset", self.db.name))
         idle = not self.ledger.runs(self.db.name, "active") and self.ledger.runs(self.db.name, "done")
-        return found if idle and end and found["sink_offset", *self.sink] == end else None
+        end = head(self.folder / "data" / "logs" / self.db.name) if idle else 0
+        found = self.figures()
+        told = (found.get(("source_log_end_offset", self.db.name)), found.get(("sink_offset", *self.sink)))
+        return found if end and told == (end, end) else None
 
 
 @pytest.fixture(scope="module")

@@ -225,7 +225,7 @@ def mark(db: Database, path: Path, alive: Callable[[], bool]) -> None:
         assert alive(), "the capture has ended"
         return name in {schema.table for schema in LogReader(path).schemas.values()}
 
-    eventually(arrived, 60)
+    eventually(arrived, 120)
 
 
 def logged(path: Path) -> list[Change]:

@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tailrace import plans
 from tailrace.change import EVENT_ID_SQL
 from tailrace.changelog import Limits, LogReader, Subscribers
 from tailrace.contracts import Delivery, Gather, RecordSink, Sink, Span
@@ -265,6 +266,7 @@ class Query:
         sink = _records(self._sink)
         given = tuple(name for name in self._columns if name not in COUNTED or name in sink.columns())
         task = WriteTask(sink, self._delivery, span, given, self._writing)
+        plans.suit(frame.sparkSession, span.end - span.start)
         outcomes = frame.mapInArrow(task, OUTCOME_DDL).collect()
         for outcome in outcomes:
             if outcome.error:

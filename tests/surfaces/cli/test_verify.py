@@ -94,6 +94,7 @@ def of(reports: list[TableReport], table: str) -> TableReport:
     return found
 
 
+@pytest.mark.soak
 def test_equal_tables_are_equal(shop: Shop, spark: SparkSession) -> None:
     reports = shop.verification().compare(spark)
     assert [(each.sink, each.table, each.rows) for each in reports] == [
@@ -108,6 +109,7 @@ def test_equal_tables_are_equal(shop: Shop, spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("sink", [pytest.param("delta", marks=pytest.mark.soak), "iceberg"])
 def test_what_was_done_behind_its_back_is_found_and_repaired(shop: Shop, spark: SparkSession, sink: str) -> None:
+    assert all(each.equal for each in shop.verification(sink=sink).compare(spark))
     values = "amount, note, at, ratio, raw, tags, doc"
     for statement in (
         "UPDATE {} SET note = NULL, tags = array('a', '7', NULL) WHERE id = 7",
@@ -138,7 +140,6 @@ def test_what_was_done_behind_its_back_is_found_and_repaired(shop: Shop, spark: 
         ("public.orders", 0, 4),
         ("public.people", 0, 2),
     ]
-    assert all(each.equal for each in shop.verification(sink=sink).compare(spark))
 
 
 class Writer(threading.Thread):
@@ -184,6 +185,7 @@ def test_rows_that_never_rest_are_no_differences(
     assert [(each.key, each.columns) for each in report.shown] == [({"id": "150"}, ("note",))]
 
 
+@pytest.mark.soak
 def test_the_command_names_the_rows_and_keeps_their_values_to_itself(shop: Shop) -> None:
     shop.db.run("UPDATE orders SET note = 'private' WHERE id = 150")
     done = shop.tailrace("--sink", "iceberg", "--table", "public.orders")

@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructType
 
+from tailrace import plans
 from tailrace.errors import SinkError
 from tailrace.schema import TableSchema
 
@@ -24,6 +25,7 @@ LOG = "tailrace.log"
 """Table property: the log under which the table was made, and hence holds nothing else."""
 
 FEW = 20_000
+"""Plans of merges are long: compiling them pays later."""
 _SETTINGS = {
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.caseSensitive": "true",
@@ -107,10 +109,8 @@ class Target(ABC):
         """The mark of the last write from here."""
 
     def tune(self, rows: int) -> None:
-        """Prepare for statements about so many changes: compiling a plan for a few costs more than it saves."""
-        few = rows < FEW
-        self.session.conf.set("spark.sql.codegen.wholeStage", str(not few).lower())
-        self.session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN" if few else "FALLBACK")
+        """Prepare for statements about so many changes."""
+        plans.suit(self.session, rows, FEW)
 
     @property
     @abstractmethod

@@ -56,6 +56,10 @@ class Step:
 OnStep = Callable[[Step], None]
 
 
+READING = ("initial", "always", "when_needed")
+"""Modes of snapshots that read every table before it is whole."""
+
+
 class Verification:
     """Of one pipeline. Everything that can be refused is refused when it is made."""
 
@@ -184,6 +188,10 @@ class _Table:
         """Until no snapshot brings rows of the table that the lake has not yet."""
         whole = self._whole
         waiting = Patience(whole._options.patience_s, "a snapshot of the table to end", self._say)
+        while whole._source.snapshot.mode in READING and name not in whole._ledger.covered(
+            whole._source.id, whole._log_id
+        ):
+            waiting.go_on("not begun")
         while rows := [
             table.rows_admitted
             for run in whole._ledger.runs(whole._source.id, "active")

@@ -1,0 +1,18 @@
+"""How Spark runs a plan: compiled for many rows, interpreted for few."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FEW = 5_000
+"""Compiling a plan takes longer than running it on fewer rows."""
+
+
+def suit(session: SparkSession, rows: int, few: int = FEW) -> None:
+    """Set the session up for plans over about so many rows."""
+    compiled = rows >= few
+    session.conf.set("spark.sql.codegen.wholeStage", str(compiled).lower())
+    session.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if compiled else "NO_CODEGEN")
