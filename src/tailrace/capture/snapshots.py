@@ -172,7 +172,7 @@ class Admissions:
         if any(set(each.rows.column("schema_id").to_pylist()) != {schema.id} for each in found):
             return None
         touched = _touched(found)
-        moved = set() if staged.keys or staged.reset else self._moved(staged, index)
+        moved = set() if staged.reset else self._moved(staged, index)
         owed = self._ledger.owed(staged.chunk.run, staged.chunk.schema, staged.chunk.table)
         frames = _Frames(schema.id, f"{staged.chunk.run}.{staged.chunk.number}", settled, staged.at_us)
         told: set[str] = set(staged.keys)
@@ -211,7 +211,8 @@ def _account(staged: Staged, unseen: set[str], paid: set[str], moved: set[str], 
     """What is owed now: keys that unseen changes left incomplete, and those that rows moved to and nobody has read."""
     if staged.reset:
         return Admitted(staged.chunk, rows)
-    fresh = unseen & set(staged.keys) if staged.keys else unseen | moved  # others had chunks of their own
+    mine = unseen & set(staged.keys) if staged.keys else unseen  # others had chunks of their own
+    fresh = mine | moved  # a row that was owed may move before it is read again
     return Admitted(staged.chunk, rows, tuple(sorted(fresh)), tuple(sorted(paid - fresh)))
 
 
