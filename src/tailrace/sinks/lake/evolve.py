@@ -48,7 +48,6 @@ def create(target: Target, schema: TableSchema, sink: LakeSink, own: Mapping[str
     target.create(
         Making(
             {**columns, **own},
-            schema.key if sink.write_mode == "upsert" else (),
             sink.partitions_of(schema),
             options.cluster_by,
             {VERSION: json.dumps(schema.as_dict()), LOG: log_id, **options.properties},

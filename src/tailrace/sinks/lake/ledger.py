@@ -7,10 +7,11 @@ rolled back, or that halted, is noticed and caught up.
 from __future__ import annotations
 
 import json
-import os
 import threading
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+
+from tailrace.sinks.file.layout import replace_file
 
 
 @dataclass(frozen=True)
@@ -41,15 +42,7 @@ class Ledger:
         """Everything below `mark` is settled, with `tables` as they are now. Durable when it returns."""
         with self._lock:
             self.state = replace(self.state, mark=mark, tables=self.state.tables | tables)
-            self._save()
-
-    def _save(self) -> None:
-        draft = self._file.with_name(f".{self._file.name}.{os.getpid()}")
-        with draft.open("w") as out:
-            out.write(json.dumps(asdict(self.state)))
-            out.flush()
-            os.fsync(out.fileno())
-        draft.replace(self._file)
+            replace_file(self._file, json.dumps(asdict(self.state)))
 
 
 def _load(file: Path, log_id: str) -> State:

@@ -97,9 +97,10 @@ class KeptTable:
             return  # it is made with its first row; a table that was dropped stays as it was
         mirrors = self._sink.write_mode == "upsert"
         known = shape.version
-        if mirrors and known is not None and {"kind": "recreate"} in differences(known, step.schema):
-            self._clear(step.start)
-        defaults = evolve.defaults_of(step.image) if mirrors else {}  # history keeps what was
+        anew = known is not None and {"kind": "recreate"} in differences(known, step.schema)
+        if mirrors and anew:
+            self._clear(step.end)
+        defaults = evolve.defaults_of(step.image) if mirrors and not anew else {}  # history keeps what was
         evolve.evolve(self.target, step.schema, self._sink, defaults, step.end)
 
     def _rows(self, step: Rows, changes: DataFrame) -> None:
@@ -126,6 +127,8 @@ class KeptTable:
         elif shape.version is None or schema.follows(shape.version):
             evolve.evolve(self.target, schema, self._sink, {}, None)
             self.target.add_columns(self._own_columns())
+        else:
+            return shape
         return self.target.existing()
 
     def _own_columns(self) -> dict[str, DataType]:

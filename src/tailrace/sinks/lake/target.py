@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -54,7 +54,6 @@ class Making:
     """How a new table is made."""
 
     columns: Mapping[str, DataType]
-    key: tuple[str, ...]
     partition_by: tuple[str, ...]
     cluster_by: tuple[str, ...]
     properties: Mapping[str, str]
@@ -298,9 +297,6 @@ def pairs(properties: Mapping[str, str]) -> str:
     return ", ".join(f"{literal(key)} = {literal(text)}" for key, text in properties.items())
 
 
-def declared(columns: Mapping[str, DataType], required: Sequence[str] = ()) -> str:
+def declared(columns: Mapping[str, DataType]) -> str:
     """Columns as a CREATE or ADD statement lists them."""
-    return ", ".join(
-        f"{quoted(name)} {each.simpleString()}{' NOT NULL' if name in required else ''}"
-        for name, each in columns.items()
-    )
+    return ", ".join(f"{quoted(name)} {each.simpleString()}" for name, each in columns.items())

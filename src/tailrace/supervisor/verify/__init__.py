@@ -152,12 +152,11 @@ class _Table:
         self._await_snapshots(name)
         schema = self._newest(name)
         delivery = Delivery(whole._pipeline.name, whole._pipeline.metadata.tenant, whole._source.id)
-        owner = f"{delivery.pipeline}/{self._sink.id}/{whole._log_id}"
         verification = TableVerification(
             self._spark,
             whole._source,
             self._sink,
-            self._sink.target(self._spark, self._sink.name_of(schema, delivery), owner),
+            self._sink.kept(self._spark, schema, delivery, whole._log_id),
             name,
             self._passage(),
             self._touched,
