@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from tailrace.contracts import EXTENSIONS, Sink
 from tailrace.maven import fetch_jars
+from tailrace.spark.session import open_session
+from tailrace.spec.platform import SparkSettings
 
 _VERSIONED = re.compile(r"(.+?)-\d[\w.\-]*\.jar")
+
+
+def open_for(
+    sinks: Iterable[Sink], settings: SparkSettings, log_file: Path, conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session that runs `sinks`, set up as the platform document says. `conf` gives way to the document's."""
+    return open_session(
+        log_file,
+        master=settings.master,
+        conf={**settings_for(sinks), **(conf or {}), **settings.conf},
+        driver_memory=settings.driver_memory,
+    )
 
 
 def settings_for(sinks: Iterable[Sink]) -> dict[str, str]:

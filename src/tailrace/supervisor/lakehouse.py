@@ -20,8 +20,7 @@ from tailrace.sinks.lake.ledger import Entry, Ledger
 from tailrace.sinks.lake.maintenance import FAILURES, compact, debt_of, expire, first_line
 from tailrace.sinks.lake.target import Target, Version, quoted
 from tailrace.sinks.tables import Debt
-from tailrace.spark.libraries import settings_for
-from tailrace.spark.session import open_session
+from tailrace.spark.libraries import open_for
 from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.layout import Layout, is_running
 
@@ -92,12 +91,7 @@ def open_lakehouse(pipeline: Pipeline, platform: Platform, sink: str | None = No
     sinks = _lake_sinks(pipeline, sink)
     layout = Layout(platform.data_dir)
     log = LogReader(layout.log(pipeline.source_id))  # raises `log.missing`
-    spark = open_session(
-        layout.spark_log,
-        master=platform.spark.master,
-        conf={**settings_for(sinks), **platform.spark.conf},
-        driver_memory=platform.spark.driver_memory,
-    )
+    spark = open_for(sinks, platform.spark, layout.spark_log)
     try:
         yield Lakehouse(spark, pipeline, layout, sinks, log)
     finally:

@@ -88,23 +88,14 @@ class Supervisor:
     def _start(self) -> None:
         for tap in self._taps.values():
             tap.start()  # first: it decodes while Spark's JVM comes up
-        from tailrace.spark.libraries import settings_for
-        from tailrace.spark.session import open_session
+        from tailrace.spark.libraries import open_for
         from tailrace.supervisor.deliveries import SinkRunner
         from tailrace.supervisor.snapshots import start_snapshots
 
-        settings, ports = self._platform.spark, self._platform.ports
-        ui = {"spark.ui.enabled": "true", "spark.ui.port": str(ports.spark_ui)} if ports.spark_ui else {}
-        self._spark = open_session(
-            self._layout.spark_log,
-            master=settings.master,
-            conf={
-                **settings_for(sink for pipeline in self._pipelines for sink in pipeline.sinks),
-                **ui,
-                **settings.conf,
-            },
-            driver_memory=settings.driver_memory,
-        )
+        port = self._platform.ports.spark_ui
+        ui = {"spark.ui.enabled": "true", "spark.ui.port": str(port)} if port else {}
+        sinks = [sink for pipeline in self._pipelines for sink in pipeline.sinks]
+        self._spark = open_for(sinks, self._platform.spark, self._layout.spark_log, ui)
         for pipeline in self._pipelines:
             for entry in pipeline.spec.sinks:
                 connector = pipeline.source.connector  # type: ignore[attr-defined]

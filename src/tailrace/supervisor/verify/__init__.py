@@ -114,16 +114,9 @@ class Verification:
 
     @contextmanager
     def _session(self) -> Iterator[SparkSession]:
-        from tailrace.spark.libraries import settings_for
-        from tailrace.spark.session import open_session
+        from tailrace.spark.libraries import open_for
 
-        settings = self._platform.spark
-        spark = open_session(
-            self._layout.spark_log,
-            master=settings.master,
-            conf={**settings_for(self._sinks), **settings.conf},
-            driver_memory=settings.driver_memory,
-        )
+        spark = open_for(self._sinks, self._platform.spark, self._layout.spark_log)
         try:
             yield spark
         finally:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tailrace.surfaces.cli.output import Json, guard, say, say_json
+from tailrace.surfaces.cli.progress import in_terminal, lines, progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tailrace.supervisor.requests import Progress, SnapshotRequests
 
 POLL_S = 0.5
-LINES_S = 5.0
 
 
 def snapshot(
@@ -100,32 +99,17 @@ def _tell(progress: Progress, as_json: bool) -> None:
 
 @contextmanager
 def _bar() -> Iterator[Callable[[Progress], None]]:
-    """Rows, rate and time left: a bar in a terminal, a line now and then elsewhere."""
-    if not sys.stderr.isatty():
-        yield _lines()
+    """Rows, rate and time left."""
+    if not in_terminal():
+        yield lines(_line)
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import TimeRemainingColumn
 
-    columns: list[Any] = [
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(show_speed=True),
-        TextColumn("{task.completed:,.0f} rows"),
-        TimeRemainingColumn(),
-    ]
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with progress_bar("{task.completed:,.0f} rows", TimeRemainingColumn()) as bar:
         task = bar.add_task("snapshot", total=None)
-        yield lambda progress: bar.update(task, completed=progress.rows, total=progress.estimate)
+        yield lambda found: bar.update(task, completed=found.rows, total=found.estimate)
 
 
-def _lines() -> Callable[[Progress], None]:
-    last = [0.0]
-
-    def show(progress: Progress) -> None:
-        if time.monotonic() >= last[0] + LINES_S:
-            last[0] = time.monotonic()
-            of = f" of about {progress.estimate:,}" if progress.estimate else ""
-            typer.echo(f"snapshot {progress.run.id}: {progress.rows:,}{of} rows", err=True)
-
-    return show
+def _line(found: Progress) -> str:
+    of = f" of about {found.estimate:,}" if found.estimate else ""
+    return f"snapshot {found.run.id}: {found.rows:,}{of} rows"

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tailrace.surfaces.cli.output import Json, guard, say, say_json
+from tailrace.surfaces.cli.progress import in_terminal, lines, progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rich.progress import TaskID
+
     from tailrace.supervisor.verify import Step
     from tailrace.supervisor.verify.report import Shown, TableReport
-
-LINES_S = 5.0
 
 
 def verify(
@@ -94,21 +93,12 @@ def _line(shown: Shown, values: bool) -> str:
 
 @contextmanager
 def _bar() -> Iterator[Callable[[Step], None]]:
-    """Rows, rate and what is waited for: a bar in a terminal, a line now and then elsewhere."""
-    if not sys.stderr.isatty():
-        yield _lines()
+    """Rows, rate and what is waited for."""
+    if not in_terminal():
+        yield lines(_told)
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-    columns: list[Any] = [
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(show_speed=True),
-        TextColumn("{task.completed:,.0f} rows {task.fields[waiting]}"),
-    ]
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        tasks: dict[str, Any] = {}
+    with progress_bar("{task.completed:,.0f} rows {task.fields[waiting]}") as bar:
+        tasks: dict[str, TaskID] = {}
 
         def show(step: Step) -> None:
             name = f"{step.report.sink} {step.report.table}"
@@ -119,13 +109,6 @@ def _bar() -> Iterator[Callable[[Step], None]]:
         yield show
 
 
-def _lines() -> Callable[[Step], None]:
-    last = [0.0]
-
-    def show(step: Step) -> None:
-        if time.monotonic() >= last[0] + LINES_S:
-            last[0] = time.monotonic()
-            waiting = f", {step.waiting}" if step.waiting else ""
-            typer.echo(f"{step.report.sink} {step.report.table}: {step.report.rows:,} rows{waiting}", err=True)
-
-    return show
+def _told(step: Step) -> str:
+    waiting = f", {step.waiting}" if step.waiting else ""
+    return f"{step.report.sink} {step.report.table}: {step.report.rows:,} rows{waiting}"
