@@ -10,8 +10,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+from py4j.protocol import Py4JJavaError
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -164,7 +166,7 @@ class IcebergSink(LakeSink):
 
 
 _LOADING = threading.Lock()
-"""A JDBC catalog that is loaded twice at once may make its tables twice."""
+"""A JDBC catalog that is loaded twice at once may make its tables twice, and so it is with a namespace."""
 
 
 class IcebergTarget(Target):
@@ -217,7 +219,7 @@ class IcebergTarget(Target):
         return {_PROPERTY + self._property: str(mark)}
 
     def create(self, making: Making) -> None:
-        self.execute(f"CREATE NAMESPACE IF NOT EXISTS {'.'.join(map(quoted, self._parts[:-1]))}")
+        self._create_namespace()
         partitions = ", ".join(map(_transform, making.partition_by))
         comment = f" COMMENT {literal(making.comment)}" if making.comment else ""
         properties = pairs({"format-version": str(self._version), **_DEFAULTS, **making.properties})
@@ -228,6 +230,19 @@ class IcebergTarget(Target):
         if making.cluster_by:
             order = ", ".join(map(quoted, making.cluster_by))
             self.execute(f"ALTER TABLE {self.sql_name} WRITE ORDERED BY {order}")
+
+    def _create_namespace(self) -> None:
+        """Somebody else may make it between Iceberg's look and its insert."""
+        with _LOADING:
+            try:
+                self.execute(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace}")
+            except (PySparkException, Py4JJavaError):
+                if not self.session.catalog.databaseExists(self._namespace):
+                    raise
+
+    @property
+    def _namespace(self) -> str:
+        return ".".join(map(quoted, self._parts[:-1]))
 
     def clear(self, mark: int) -> None:
         expressions = self.session._jvm.org.apache.iceberg.expressions.Expressions  # type: ignore[union-attr]

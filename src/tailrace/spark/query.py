@@ -24,6 +24,7 @@ from tailrace.change import EVENT_ID_SQL
 from tailrace.changelog import Limits, LogReader, Subscribers
 from tailrace.contracts import Delivery, Gather, RecordSink, Sink, Span
 from tailrace.errors import LogError, SparkError, TailraceError
+from tailrace.jvm import reason
 from tailrace.render.envelopes import value_column
 from tailrace.render.templates import route_column
 from tailrace.sinks.tables import Care, Keeper, TableSink
@@ -378,7 +379,7 @@ def _as_error(failure: BaseException, where: str) -> TailraceError:
             where=where,
         )
     if isinstance(failure, PySparkException | Py4JError):
-        text = text.strip().splitlines()[0] if text.strip() else type(failure).__name__
+        text = reason(failure)
     return SparkError("spark.query_failed", text, hint="The Spark log has the whole story", where=where)
 
 

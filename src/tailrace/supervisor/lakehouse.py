@@ -15,9 +15,10 @@ from tailrace.changelog import LogReader
 from tailrace.config.problems import nearest
 from tailrace.contracts import Delivery
 from tailrace.errors import ConfigError, SinkError
+from tailrace.jvm import reason
 from tailrace.sinks.lake import LakeSink
 from tailrace.sinks.lake.ledger import Entry, Ledger
-from tailrace.sinks.lake.maintenance import FAILURES, compact, debt_of, expire, first_line
+from tailrace.sinks.lake.maintenance import FAILURES, compact, debt_of, expire
 from tailrace.sinks.lake.target import Target, Version, quoted
 from tailrace.sinks.tables import Debt
 from tailrace.spark.libraries import open_for
@@ -141,7 +142,7 @@ class Lakehouse:
             return chosen.columns, chosen.limit(limit).collect()
         except PySparkException as error:
             raise ConfigError(
-                "lakehouse.bad_query", first_line(error), hint="--where is a condition of Spark SQL"
+                "lakehouse.bad_query", reason(error), hint="--where is a condition of Spark SQL"
             ) from error
 
     def plan_rollback(self, name: str, version: int) -> Rollback:
@@ -167,7 +168,7 @@ class Lakehouse:
         try:
             self.find(plan.table).target.roll_back(plan.version)
         except FAILURES as error:
-            message = f"{plan.table} cannot be rolled back: {first_line(error)}"
+            message = f"{plan.table} cannot be rolled back: {reason(error)}"
             raise SinkError(
                 "lakehouse.not_rolled_back", message, hint="try again, or choose a newer version"
             ) from error
@@ -242,7 +243,7 @@ def _travelled(table: LakeTable, version: int | None, as_of: datetime | None) ->
     except FAILURES as error:
         raise SinkError(
             "lakehouse.no_version",
-            f"{table.source} cannot be read as it was then: {first_line(error)}",
+            f"{table.source} cannot be read as it was then: {reason(error)}",
             hint="tailrace lakehouse snapshots lists what is kept",
         ) from error
 
@@ -256,7 +257,7 @@ def _tend(table: LakeTable) -> str:
             expire(table.target, maintenance)
         except FAILURES as error:
             if not table.target.is_conflict(error):
-                raise SinkError("lakehouse.upkeep_failed", first_line(error), where=table.source) from error
+                raise SinkError("lakehouse.upkeep_failed", reason(error), where=table.source) from error
             if attempt + 1 == TRIES:
                 return "the pipeline wrote at the same time; try again"
         else:

@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 
 from tailrace.config import Model
 from tailrace.errors import TailraceError
+from tailrace.jvm import reason
 from tailrace.sinks.lake.target import Compaction, DataFile, Target
 from tailrace.sinks.tables import Debt
 
@@ -191,7 +192,7 @@ class LakeCare:
         try:
             self._beside(job, name, target)
         except FAILURES as error:
-            job.failed[name] = first_line(error)
+            job.failed[name] = reason(error)
 
     def _beside(self, job: _Job, name: str, target: Target) -> None:
         try:
@@ -212,7 +213,3 @@ class LakeCare:
 
 FAILURES = (PySparkException, Py4JError, TailraceError, OSError)
 """What upkeep may run into."""
-
-
-def first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
