@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.freshness import freshness
 from benchmarks.lake import FORMATS, lake
 from benchmarks.latency import idle, latency
 from benchmarks.memory import memory
@@ -27,8 +28,8 @@ from benchmarks.throughput import Throughput
 from benchmarks.waiting import say
 from tailrace.errors import TailraceError
 
-NAMES = ("tap", "road", "latency", "idle", "snapshot", "memory", "lake")
-LONG = ("memory", "lake")
+NAMES = ("tap", "road", "latency", "idle", "snapshot", "memory", "lake", "freshness")
+LONG = ("memory", "lake", "freshness")
 ON_THE_STREAM = {"tap", "road", "latency", "idle"}
 NEED_PIPELINE = {"road", "latency", "idle"}
 WIDTH = 180
@@ -64,6 +65,9 @@ def _run(names: set[str], options: argparse.Namespace, folder: Path) -> Report:
             report.add(*memory(stage, options.rows))
     if "lake" in names:
         report.add(*lake(folder, options.rows, tuple(options.formats)))
+    if "freshness" in names:
+        with open_stage(folder) as stage:
+            report.add(freshness(stage, options.formats, options.seconds, options.warm_up), ())
     report.profiles = profiler.shares
     return report
 
@@ -103,9 +107,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--all", action="store_true", help=f"those that take minutes too: {', '.join(LONG)}")
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of a throughput pass (%(default)s)")
     parser.add_argument("--passes", type=int, default=2, help="throughput passes; the best counts (%(default)s)")
-    parser.add_argument("--warm-up", type=float, default=30.0, help="seconds before latency's window (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=20.0, help="window of latency and idle (%(default)s)")
-    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS, help="of lake (all)")
+    parser.add_argument(
+        "--warm-up", type=float, default=30.0, help="seconds before the window of latency and freshness (%(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="window of latency, idle and freshness (%(default)s)"
+    )
+    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS, help="of lake and freshness (all)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
     parser.add_argument("--profile", action="store_true", help="say where the CPU time goes; slows what it measures")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work there and leave logs behind")

@@ -147,11 +147,18 @@ def _refuse_difference(hand: Target, ours: Target, mode: str) -> None:
 
 
 def _sink(kind: str, mode: str, folder: Path) -> LakeSink:
-    common = {"id": f"{kind}-{mode}", "write_mode": mode}
+    made = DeltaSink if kind == "delta" else IcebergSink
+    return made.from_document(document(kind, mode, folder))
+
+
+def document(kind: str, mode: str, folder: Path) -> dict[str, object]:
+    """A sink's configuration."""
+    name = f"{kind}-{mode}"
+    common: dict[str, object] = {"id": name, "write_mode": mode}
     if kind == "delta":
-        return DeltaSink.from_document({**common, "path": str(folder / f"{kind}-{mode}")})
-    where = {"warehouse": str(folder / f"{kind}-{mode}"), "format_version": int(kind[-1])}
-    return IcebergSink.from_document({**common, **where, "catalog_uri": f"sqlite:///{folder}/{kind}-{mode}.db"})
+        return {**common, "path": str(folder / name)}
+    where = {"warehouse": str(folder / name), "catalog_uri": f"sqlite:///{folder}/{name}.db"}
+    return {**common, **where, "format_version": int(kind[-1])}
 
 
 def write_log(path: Path, rows: int, keys: int) -> None:

@@ -1,4 +1,4 @@
-"""The whole road as a user runs it: `tailrace run` with a Kafka sink, in a process of its own."""
+"""Pipelines as a user runs them: `tailrace run` in a process of its own; the road is one with a Kafka sink."""
 
 from __future__ import annotations
 
@@ -17,44 +17,106 @@ from confluent_kafka.cimpl import NewTopic
 from benchmarks.meter import family
 from benchmarks.stage import Stage, Table
 from benchmarks.waiting import say, until
+from tailrace import plans
 from tailrace.errors import SetupError
 from tailrace.supervisor.layout import Layout
 from tailrace.testing.servers import KafkaBroker
 
-NAME = "road"
 TOPIC = "road"
 PARTITIONS = 4
 WARM_TRANSACTIONS = 10
 WARM_ROWS = 50
+WARM_BATCHES = 2
 START_S = 300.0
 DRAIN_S = 60.0
 
 
-class Pipeline:
-    """A running pipeline from the standard table to a topic."""
+class Running:
+    """`tailrace run` with a pipeline from the standard table to one sink."""
 
-    slot = f"tailrace_{NAME}"
-
-    def __init__(self, stage: Stage, broker: KafkaBroker, table: Table) -> None:
-        self._stage, self.broker, self.table = stage, broker, table
-        self._layout = Layout(stage.folder / "data")
-        self._offsets = self.consumer()
-        self._output = stage.folder / "run.log"
+    def __init__(self, stage: Stage, table: Table, name: str, kind: str, sink: dict[str, object]) -> None:
+        self._stage, self.table, self.name = stage, table, name
+        self.slot = f"tailrace_{name}"
+        self.layout = Layout(stage.folder / f"data-{name}")
+        self.documents = self._documents(kind, sink)
+        self._output = stage.folder / f"{name}.log"
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tailrace", "run", *self._documents()], stdout=output, stderr=output
+                [sys.executable, "-m", "tailrace", "run", *self.documents], stdout=output, stderr=output
             )
+
+    def tap_pid(self) -> int:
+        return int(json.loads(self.layout.tap_status(self.name).read_text())["pid"])
+
+    def pids(self, role: str) -> list[int]:
+        """The processes of one role, oldest first."""
+        return sorted(pid for pid, found in family(self.roles()) if found == role)
+
+    def roles(self) -> dict[int, str]:
+        sender = self._stage.walsender(self.slot)
+        senders = {sender.pid: "walsender"} if sender else {}
+        return self._stage.roles() | {self._process.pid: "driver", self.tap_pid(): "tap"} | senders
+
+    def wait_for_stream(self) -> None:
+        """What is committed before there is a slot is not for us."""
+        streams = lambda: self.is_alive() and self._stage.walsender(self.slot) is not None  # noqa: E731
+        until(streams, "the pipeline's tap streams", seconds=START_S)
+
+    def is_alive(self) -> bool:
+        if self._process.poll() is None:
+            return True
+        end = self._output.read_text(errors="replace")[-2000:]
+        raise SetupError("benchmark.pipeline", f"the pipeline ended:\n{end}", hint="see its message")
+
+    def close(self) -> None:
+        """Drain it as Ctrl-C does."""
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(DRAIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _documents(self, kind: str, sink: dict[str, object]) -> list[str]:
+        source = {"id": self.name, "dsn": self._stage.dsn, "tables": [f"public.{self.table.name}"]}
+        document = {
+            "apiVersion": "tailrace/v1",
+            "kind": "Pipeline",
+            "metadata": {"name": self.name, "tenant": "bench"},
+            "spec": {
+                "source": {"type": "postgres", "config": source},
+                "sinks": [{"type": kind, "config": sink}],
+            },
+        }
+        # A YAML document may be written as JSON.
+        pipeline = self._write(f"{self.name}.yaml", document)
+        platform = self._write(f"{self.name}-platform.yaml", {"data_dir": str(self.layout.root)})
+        return [str(pipeline), "--platform-config", str(platform)]
+
+    def _write(self, name: str, document: object) -> Path:
+        path = self._stage.folder / name
+        path.write_text(json.dumps(document))
+        return path
+
+
+class Pipeline(Running):
+    """A running pipeline from the standard table to a topic."""
+
+    def __init__(self, stage: Stage, broker: KafkaBroker, table: Table) -> None:
+        self.broker = broker
+        super().__init__(stage, table, "road", "kafka", {"id": "kafka", "brokers": broker.bootstrap, "topic": TOPIC})
+        self._offsets = self.consumer()
 
     def consumer(self) -> Consumer:
         return Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "bench", "enable.auto.commit": False})
 
     def warm(self) -> None:
-        """Carry a few hundred changes, so that Spark, its workers and the producer are there."""
-        # What is committed before there is a slot is not for us.
-        until(lambda: self._alive() and self._streams(), "the pipeline's tap streams", seconds=START_S)
+        """Carry a few changes, then many, so that Spark, its workers and the producer are there, and the plans for
+        small and for large batches."""
+        self.wait_for_stream()
         until(self._answers, "the topic has leaders", seconds=60)
-        for _ in range(WARM_TRANSACTIONS):
-            self.table.write(WARM_ROWS)
+        for rows in (*[WARM_ROWS] * WARM_TRANSACTIONS, *[2 * plans.FEW] * WARM_BATCHES):
+            self.table.write(rows, rows)
             until(self._caught_up, "the pipeline delivers", seconds=START_S)
         say(f"pipeline warm after {self.table.written} rows")
 
@@ -69,31 +131,12 @@ class Pipeline:
             for number in range(PARTITIONS)
         ]
 
-    def tap_pid(self) -> int:
-        return int(json.loads(self._layout.tap_status(NAME).read_text())["pid"])
-
-    def pids(self, role: str) -> list[int]:
-        """The processes of one role, oldest first."""
-        return sorted(pid for pid, found in family(self.roles()) if found == role)
-
     def roles(self) -> dict[int, str]:
-        sender = self._stage.walsender(self.slot)
-        senders = {sender.pid: "walsender"} if sender else {}
-        ours = {self._process.pid: "driver", self.tap_pid(): "tap", self.broker.pid: "broker"}
-        return self._stage.roles() | ours | senders
+        return super().roles() | {self.broker.pid: "broker"}
 
     def close(self) -> None:
-        """Drain it as Ctrl-C does."""
         self._offsets.close()
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(DRAIN_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-    def _streams(self) -> bool:
-        return self._stage.walsender(self.slot) is not None
+        super().close()
 
     def _answers(self) -> bool:
         with suppress(KafkaException):
@@ -101,35 +144,7 @@ class Pipeline:
         return False
 
     def _caught_up(self) -> bool:
-        return self._alive() and self.delivered() >= self.table.written
-
-    def _alive(self) -> bool:
-        if self._process.poll() is None:
-            return True
-        end = self._output.read_text(errors="replace")[-2000:]
-        raise SetupError("benchmark.pipeline", f"the pipeline ended:\n{end}", hint="see its message")
-
-    def _documents(self) -> list[str]:
-        source = {"id": NAME, "dsn": self._stage.dsn, "tables": [f"public.{self.table.name}"]}
-        sink = {"id": "kafka", "brokers": self.broker.bootstrap, "topic": TOPIC}
-        document = {
-            "apiVersion": "tailrace/v1",
-            "kind": "Pipeline",
-            "metadata": {"name": NAME, "tenant": "bench"},
-            "spec": {
-                "source": {"type": "postgres", "config": source},
-                "sinks": [{"type": "kafka", "config": sink}],
-            },
-        }
-        # A YAML document may be written as JSON.
-        pipeline = self._write("pipeline.yaml", document)
-        platform = self._write("platform.yaml", {"data_dir": str(self._layout.root)})
-        return [str(pipeline), "--platform-config", str(platform)]
-
-    def _write(self, name: str, document: object) -> Path:
-        path = self._stage.folder / name
-        path.write_text(json.dumps(document))
-        return path
+        return self.is_alive() and self.delivered() >= self.table.written
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -39,6 +40,9 @@ SELECT n, n %% 1000, (n %% 10000000) / 100.0, 'item number ' || n, md5(n::text),
     jsonb_build_object('size', n %% 50, 'colour', 'blue', 'tags', jsonb_build_array('a', n %% 7))
 FROM generate_series(%s::bigint, %s::bigint) AS n"""
 
+_UPDATE = "UPDATE {table} SET quantity = quantity + 1, changed = clock_timestamp() WHERE id = ANY(%s::bigint[])"
+_DELETE = "DELETE FROM {table} WHERE id >= %s AND id < %s"
+
 
 class Table:
     """The standard table: ten columns, filled with rows that no other call has written."""
@@ -46,9 +50,12 @@ class Table:
     def __init__(self, dsn: str, name: str) -> None:
         self.name = name
         self.written = 0
+        self.changed = 0
+        """Changes since the rows were written that `change` made, without its inserts."""
+        self._oldest = 1
         self._connection = psycopg.connect(dsn, autocommit=True)
         self._connection.execute(self._statement(_CREATE))
-        self._insert = self._statement(_INSERT)
+        self._insert, self._update, self._delete = map(self._statement, (_INSERT, _UPDATE, _DELETE))
 
     def write(self, rows: int, per_transaction: int = ROWS_PER_TRANSACTION) -> None:
         """Commit `rows` new rows in transactions of `per_transaction`."""
@@ -57,6 +64,17 @@ class Table:
             last = min(self.written + per_transaction, end)
             self._connection.execute(self._insert, (self.written + 1, last), prepare=True)
             self.written = last
+
+    def change(self, inserted: int, updated: int, deleted: int, chance: random.Random) -> None:
+        """Commit one transaction of new rows, other values for rows chosen by chance, and the oldest rows' end."""
+        first = self._oldest + deleted
+        keys = chance.sample(range(first, self.written + 1), updated)
+        with self._connection.transaction():
+            self.write(inserted)
+            self._connection.execute(self._update, (keys,), prepare=True)
+            self._connection.execute(self._delete, (self._oldest, first), prepare=True)
+        self._oldest = first
+        self.changed += updated + deleted
 
     def close(self) -> None:
         self._connection.close()

@@ -17,7 +17,7 @@ from tailrace.capture.postgres.snapshot.visibility import Visibility
 from tailrace.contracts import ChunkId, Extent
 from tailrace.testing.waiting import eventually
 from tests.capture.running import Database, logged, mark
-from tests.capture.snapshotting import BIG, EXTERNAL, ITEMS, Snapshotting, same, source_rows, stage
+from tests.capture.snapshotting import BIG, EXTERNAL, ITEMS, Snapshotting, contents, same, source_rows, stage
 
 
 def test_a_row_changed_after_it_was_read_is_left_out(db: Database, tmp_path: Path) -> None:
@@ -90,6 +90,25 @@ def test_a_row_that_moves_from_an_unread_chunk_into_one_that_was_read(db: Databa
         run.ledger.stage([run.source.read_chunk(second, high, tmp_path)])
         found = run.finish()
     assert same(found, db)
+
+
+def test_a_row_that_is_owed_and_moves_before_it_is_read_again(db: Database, tmp_path: Path) -> None:
+    """The debt's own read finds nothing under the old key: the new one is owed from then on."""
+    db.run(ITEMS, EXTERNAL, f"INSERT INTO items SELECT n, '{BIG}', 'old' FROM generate_series(1, 15) n")
+    with Snapshotting(db, tmp_path) as run:
+        run.begin()
+        stage(run)
+        db.run("UPDATE items SET v = 'new' WHERE id = 5")
+        mark(db, run.capturing.path, lambda: run.capturing.error is None)
+        [active] = run.ledger.runs(run.source.id, "active")
+        run.admitting = True
+        eventually(lambda: run.ledger.count(active.id, "staged") == 0)
+        assert run.ledger.owed(active.id, "public", "items") == {'{"id":5}'}
+        db.run("UPDATE items SET id = 100 WHERE id = 5")
+        mark(db, run.capturing.path, lambda: run.capturing.error is None)
+        found = run.finish()
+    assert same(found, db)
+    assert contents(found)["items", '{"id":100}'] == {"id": 100, "big": BIG, "v": "new"}
 
 
 def test_a_truncate_after_the_read(db: Database, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tailrace.supervisor.care import tended
 from tailrace.supervisor.layout import Layout
 from tailrace.supervisor.status import DebtStatus, SinkState, SinkStatus, TableStatus
 
-WATCH_S = 0.1
+WATCH_S = 0.2
 DRAIN_S = 120.0
 UNKNOWN = -1
 """The offset of a sink whose query has not begun."""
