@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tailrace import java
 from tailrace.testing.servers import KafkaBroker, PostgresServer
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         DeltaSink(id="delta", path="."),
         IcebergSink.from_document({"id": "iceberg", "warehouse": "s3://x", "catalog_uri": "sqlite:///x"}),
     ]
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", **settings_for(lake)}
+    quick = {"spark.driver.extraJavaOptions": java.QUICK, **settings_for(lake)}
     session = open_session(tmp_path_factory.mktemp("spark") / "spark.log", master="local[2]", conf=quick)
     yield session
     session.stop()

@@ -9,6 +9,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
+from psycopg.types.json import set_json_loads
 from pyiceberg.catalog.sql import SqlCatalog
 
 from tests.capture.running import Database
@@ -45,6 +46,7 @@ def source_rows(db: Database, table: str) -> tuple[list[str], list[dict[str, Any
     """(columns, rows) of the database."""
     with db.connect() as connection:
         connection.execute("SET timezone TO 'UTC'")
+        set_json_loads(lambda text: bytes(text).decode() if isinstance(text, bytes) else text, connection)
         cursor = connection.execute(f"SELECT * FROM {table} ORDER BY id".encode())
         columns = [each.name for each in cursor.description or ()]
         return columns, [dict(zip(columns, map(_plain, row), strict=True)) for row in cursor.fetchall()]

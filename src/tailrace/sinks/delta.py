@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from py4j.protocol import Py4JJavaError
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -41,6 +41,8 @@ _NAMED_COLUMNS = {"delta.columnMapping.mode": "name"}
 _VACUUM = ("retentionDurationCheck", "vacuum.retentionWindowIgnore", "vacuum.logging")
 """What would take the age for too little, ignore it, or make commits of its own."""
 _YOUNGEST_S = 3600
+_WITH_CATALOG = 3
+"""Parts of a name that begins with its catalog."""
 _SLIGHTLY = 1e-9
 """What makes "more than" an "at least"."""
 _WIDENING = {"delta.enableTypeWidening": "true"}
@@ -56,10 +58,22 @@ class DeltaSink(LakeSink):
     """
 
     path: Annotated[
-        str,
-        Field(min_length=1, description="Folder of the tables.", examples=["/lake/shop", "s3a://bucket/shop"]),
-        AfterValidator(placed),
-    ]
+        str | None,
+        Field(
+            min_length=1,
+            description="Folder of the tables; absent: the catalog says where they are.",
+            examples=["/lake/shop", "s3a://bucket/shop"],
+        ),
+        AfterValidator(lambda path: path and placed(path)),
+    ] = None
+    catalog: Annotated[
+        str | None,
+        Field(
+            pattern=r"^\w+(\.\w+)*$",
+            description="The catalog's schema that has the tables; absent: they are found by `path` alone.",
+            examples=["shop", "spark_catalog.shop"],
+        ),
+    ] = None
 
     @field_validator("maintenance")
     @classmethod
@@ -71,8 +85,15 @@ class DeltaSink(LakeSink):
             raise PydanticCustomError("config.invalid_value", "{message}", {"message": message, "hint": hint})
         return maintenance
 
+    @model_validator(mode="after")
+    def _somewhere(self) -> Self:
+        if self.path is None and self.catalog is None:
+            message, hint = "nothing says where the tables are", "add path, such as /lake/shop, or catalog, or both"
+            raise PydanticCustomError("config.invalid_value", "{message}", {"message": message, "hint": hint})
+        return self
+
     def local_folder(self) -> Path | None:
-        return None if ":" in self.path else Path(self.path)
+        return None if self.path is None or ":" in self.path else Path(self.path)
 
     def jars(self) -> tuple[Jar, ...]:
         return (Jar("io.delta", "delta-spark_4.1_2.13", "4.4.0", transitive=True),)
@@ -86,22 +107,43 @@ class DeltaSink(LakeSink):
         }
 
     def target(self, spark: SparkSession, name: str, owner: str) -> DeltaTarget:
-        return DeltaTarget(spark, f"{self.path.rstrip('/')}/{name}", owner)
+        path = None if self.path is None else f"{self.path.rstrip('/')}/{name}"
+        parts = None if self.catalog is None else (*self.catalog.split("."), name)
+        if path is None and parts is not None:
+            _refuse_forgetful(spark, parts)
+        return DeltaTarget(spark, path, parts, owner)
+
+
+def _refuse_forgetful(spark: SparkSession, parts: tuple[str, ...]) -> None:
+    """Spark's own catalog, unless told otherwise, ends with its process: nobody would find the tables again."""
+    own = len(parts) < _WITH_CATALOG or parts[0] == "spark_catalog"
+    if own and spark.conf.get("spark.sql.catalogImplementation") == "in-memory":
+        raise SinkError(
+            "sink.catalog_forgets",
+            f"the catalog of {'.'.join(parts)} is kept in memory only",
+            hint="add path to the sink, or a metastore to the platform document, under spark: "
+            "conf: {spark.sql.catalogImplementation: hive}",
+            where=".".join(parts),
+        )
 
 
 class DeltaTarget(Target):
     CONFLICTS = ("ConcurrentAppend", "ConcurrentDelete", "ConcurrentTransaction", "ConcurrentWrite", "MetadataChanged")
 
-    def __init__(self, spark: SparkSession, path: str, owner: str) -> None:
-        super().__init__(spark, path, owner, {})
-        self._path = path
+    def __init__(self, spark: SparkSession, path: str | None, parts: tuple[str, ...] | None, owner: str) -> None:
+        """At `path`, or where the catalog says that `parts` names it; with both, it is registered there too."""
+        super().__init__(spark, path or ".".join(parts or ()), owner, {})
+        self._given, self._parts = path, parts
+        self._location = path
+        if path and parts and self._snapshot() is not None:
+            self._register(path, parts)
         self._restores: list[Restore] = []
         self._application = owner
         """What marks are kept under since the table was last restored."""
 
     @property
     def sql_name(self) -> str:
-        return f"delta.{quoted(self._path)}"
+        return f"delta.{quoted(self._given)}" if self._given else ".".join(map(quoted, self._parts or ()))
 
     def shape(self) -> Shape | None:
         snapshot = self._snapshot()
@@ -138,10 +180,21 @@ class DeltaTarget(Target):
         clusters = f" CLUSTER BY ({', '.join(map(quoted, making.cluster_by))})" if making.cluster_by else ""
         comment = f" COMMENT {literal(making.comment)}" if making.comment else ""
         properties = pairs({**_DEFAULTS, **making.properties})
+        if self._parts and not self._given:
+            self.create_namespace(self._parts[:-1])
         self.execute(
             f"CREATE TABLE IF NOT EXISTS {self.sql_name} ({declared(making.columns)}) USING delta"
             f"{partitions}{clusters}{comment} TBLPROPERTIES ({properties})"
         )
+        self._location = self._given
+        if self._given and self._parts:
+            self._register(self._given, self._parts)
+
+    def _register(self, path: str, parts: tuple[str, ...]) -> None:
+        """Let the catalog know the table at its path."""
+        self.create_namespace(parts[:-1])
+        name = ".".join(map(quoted, parts))
+        self.execute(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {literal(path)}")
 
     def clear(self, mark: int) -> None:
         self.execute(f"DELETE FROM {self.sql_name}", mark)
@@ -169,13 +222,22 @@ class DeltaTarget(Target):
     def _jvm(self) -> Any:
         return self.session._jvm
 
+    def _path(self) -> str | None:
+        """Where the table is; None where the catalog has no such table."""
+        if self._location is None and self.session.catalog.tableExists(self.sql_name):
+            [detail] = self.session.sql(f"DESCRIBE DETAIL {self.sql_name}").select("location").collect()
+            self._location = str(detail.location)
+        return self._location
+
     def _log(self) -> Any:
         """Delta asks for the thread's session while it reads its log."""
         spark = self.session._jsparkSession
         self._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark)
-        return self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark, self._path)
+        return self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark, self._path())
 
     def _snapshot(self) -> Any:
+        if self._path() is None:
+            return None
         log, nothing = self._log(), self._jvm.scala.Option.empty()
         snapshot = log.update(False, nothing, nothing)
         return None if snapshot.version() < 0 else snapshot
@@ -216,7 +278,7 @@ class DeltaTarget(Target):
 
     def _commits(self) -> list[Commit]:
         """What Delta's log has of each version, oldest first. Much cheaper than its history."""
-        lines = self.session.read.text(f"{self._path}/_delta_log/[0-9]*.json")
+        lines = self.session.read.text(f"{self._path()}/_delta_log/[0-9]*.json")
         ours = F.col("value").startswith('{"commitInfo"') | F.col("value").startswith('{"txn"')
         found = lines.filter(ours & F.col("_metadata.file_name").rlike(r"^\d+\.json$")).select(
             F.substring_index("_metadata.file_name", ".", 1).cast("long").alias("version"),

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from py4j.protocol import Py4JJavaError
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -21,6 +18,7 @@ from tailrace.config import Secret
 from tailrace.contracts import EXTENSIONS, Gather, Jar
 from tailrace.sinks.lake import LakeSink, placed
 from tailrace.sinks.lake.target import (
+    LOADING,
     Compaction,
     DataFile,
     Making,
@@ -51,8 +49,8 @@ _DELETED_FROM = (
     "decode(lower_bounds[2147483546], 'UTF-8'), null))"
 )
 """The one file that a delete file is about: named, or the only value of its column `file_path`."""
-_VECTORS = 3
-"""The format from which on deletion vectors replace files of positions."""
+_VARIANTS = _VECTORS = 3
+"""The format from which on there are variants, and deletion vectors replace files of positions."""
 _TRANSFORM = re.compile(r"(?P<name>years|months|days|hours|bucket|truncate)\((?:(?P<width>\d+),\s*)?(?P<column>.+)\)")
 
 
@@ -126,6 +124,13 @@ class IcebergSink(LakeSink):
             raise PydanticCustomError("config.invalid_value", "{message}", {"message": message, "hint": hint})
         return self
 
+    @model_validator(mode="after")
+    def _has_variants(self) -> Self:
+        if self.json_as == "variant" and self.format_version < _VARIANTS:
+            message, hint = "tables of format version 2 have no variants", "add format_version: 3"
+            raise PydanticCustomError("config.invalid_value", "{message}", {"message": message, "hint": hint})
+        return self
+
     def _uri(self) -> str:
         """The catalog as Iceberg names it."""
         given = "" if self.catalog_uri is None else self.catalog_uri.get_secret_value()
@@ -165,10 +170,6 @@ class IcebergSink(LakeSink):
         return found
 
 
-_LOADING = threading.Lock()
-"""A JDBC catalog that is loaded twice at once may make its tables twice, and so it is with a namespace."""
-
-
 class IcebergTarget(Target):
     CONFLICTS = ("ValidationException", "CommitFailedException", "CommitStateUnknownException")
 
@@ -178,7 +179,7 @@ class IcebergTarget(Target):
         super().__init__(spark, ".".join(parts), owner, settings)
         self._parts, self._version = parts, version
         self._property = _MARK + owner
-        with _LOADING:
+        with LOADING:
             self.session.catalog.tableExists(self.sql_name)  # loads the catalog
 
     @property
@@ -219,7 +220,7 @@ class IcebergTarget(Target):
         return {_PROPERTY + self._property: str(mark)}
 
     def create(self, making: Making) -> None:
-        self._create_namespace()
+        self.create_namespace(self._parts[:-1])
         partitions = ", ".join(map(_transform, making.partition_by))
         comment = f" COMMENT {literal(making.comment)}" if making.comment else ""
         properties = pairs({"format-version": str(self._version), **_DEFAULTS, **making.properties})
@@ -230,19 +231,6 @@ class IcebergTarget(Target):
         if making.cluster_by:
             order = ", ".join(map(quoted, making.cluster_by))
             self.execute(f"ALTER TABLE {self.sql_name} WRITE ORDERED BY {order}")
-
-    def _create_namespace(self) -> None:
-        """Somebody else may make it between Iceberg's look and its insert."""
-        with _LOADING:
-            try:
-                self.execute(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace}")
-            except (PySparkException, Py4JJavaError):
-                if not self.session.catalog.databaseExists(self._namespace):
-                    raise
-
-    @property
-    def _namespace(self) -> str:
-        return ".".join(map(quoted, self._parts[:-1]))
 
     def clear(self, mark: int) -> None:
         expressions = self.session._jvm.org.apache.iceberg.expressions.Expressions  # type: ignore[union-attr]

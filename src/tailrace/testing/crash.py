@@ -22,9 +22,10 @@ from typing import Any, ClassVar
 
 import psycopg
 
+from tailrace import java
 from tailrace.testing.waiting import eventually
 
-QUICK_SPARK = '{driver_memory: 1g, conf: {spark.driver.extraJavaOptions: "-XX:TieredStopAtLevel=1"}}'
+QUICK_SPARK = f'{{driver_memory: 1g, conf: {{spark.driver.extraJavaOptions: "{java.QUICK}"}}}}'
 """A platform's `spark` for runs that are short: the JVM compiles less and starts sooner."""
 TABLES = ("accounts", "entries", "notes")
 BULK_ROWS = 1_000

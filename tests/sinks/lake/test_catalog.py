@@ -1,4 +1,4 @@
-"""Catalogs of Iceberg."""
+"""Catalogs: Iceberg's, and Spark's own with Delta tables in it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType
 
+from tailrace.errors import SinkError
+from tailrace.sinks.delta import DeltaSink, DeltaTarget
 from tailrace.sinks.iceberg import IcebergSink
 from tailrace.sinks.lake.target import Making
 from tests.sinks.lake.conftest import sink_of
@@ -19,6 +21,19 @@ from tests.sinks.lake.feed import Feed, schema_of
 from tests.sinks.lake.lake import Lake
 
 AT_ONCE = 4
+ORDERS = schema_of(1, "orders", {"id": "bigint", "n": "integer"})
+LEFT = [{"id": 0, "n": 0}, {"id": 1, "n": 1}]
+
+
+def change_and_repeat(table: Lake) -> None:
+    """Two batches and, after a new start, both once more; `LEFT` is left."""
+    for number in range(3):
+        table.feed.add(ORDERS, "c", {"id": number, "n": 0})
+    table.keep()
+    table.feed.add(ORDERS, "u", {"id": 1, "n": 1}).add(ORDERS, "d", {"id": 2})
+    table.keep()
+    table.again()
+    table.keep(0)
 
 
 def test_tables_that_begin_at_once_share_a_new_namespace(spark: SparkSession, tmp_path: Path) -> None:
@@ -57,16 +72,43 @@ def test_a_namespace_that_somebody_else_makes_meanwhile(spark: SparkSession, tmp
 def test_a_warehouse_that_is_its_own_catalog(spark: SparkSession, tmp_path: Path) -> None:
     sink = IcebergSink.from_document({"id": "lake", "write_mode": "upsert", "warehouse": str(tmp_path / "lake")})
     table = Lake(spark, sink, Feed(spark), tmp_path / "state")
-    orders = schema_of(1, "orders", {"id": "bigint", "n": "integer"})
-    for number in range(3):
-        table.feed.add(orders, "c", {"id": number, "n": 0})
-    table.keep()
-    table.feed.add(orders, "u", {"id": 1, "n": 1}).add(orders, "d", {"id": 2})
-    table.keep()
-    table.again()
-    table.keep(0)  # a repeat
-    assert table.rows() == [{"id": 0, "n": 0}, {"id": 1, "n": 1}]
+    change_and_repeat(table)
+    assert table.rows() == LEFT
     assert (tmp_path / "lake" / "default" / "public__orders" / "metadata").is_dir()
+
+
+def test_delta_tables_at_a_path_are_in_the_catalog_too(spark: SparkSession, tmp_path: Path) -> None:
+    """Also after the catalog has forgotten them, as Spark's own does when its process ends."""
+    sink = sink_of("delta", tmp_path, catalog="by_path")
+    table = Lake(spark, sink, Feed(spark), tmp_path / "state")
+    change_and_repeat(table)
+    named = "SELECT * FROM by_path.public__orders ORDER BY id"
+    assert [row.asDict() for row in spark.sql(named).collect()] == table.rows() == LEFT
+    spark.sql("DROP TABLE by_path.public__orders")
+    table.again()
+    assert [row.asDict() for row in spark.sql(named).collect()] == LEFT
+    spark.sql("DROP DATABASE by_path CASCADE")
+
+
+def test_delta_tables_that_a_catalog_places(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(SinkError) as refused:
+        DeltaSink.from_document({"id": "lake", "catalog": "placed"}).target(spark, "t", "me/lake/1")
+    assert refused.value.code == "sink.catalog_forgets"
+    spark.sql(f"CREATE DATABASE placed LOCATION '{tmp_path}/warehouse'")
+    table = Lake(spark, _Placed(id="lake", catalog="placed", write_mode="upsert"), Feed(spark), tmp_path / "state")
+    change_and_repeat(table)
+    assert table.rows() == LEFT
+    assert (tmp_path / "warehouse" / "public__orders" / "_delta_log").is_dir()
+    spark.sql("DROP TABLE placed.public__orders")
+    assert table.target().shape() is None
+    spark.sql("DROP DATABASE placed CASCADE")
+
+
+class _Placed(DeltaSink):
+    """Takes Spark's own catalog, which lasts as long as the test, for a metastore."""
+
+    def target(self, spark: SparkSession, name: str, owner: str) -> DeltaTarget:
+        return DeltaTarget(spark, None, ("placed", name), owner)
 
 
 def test_a_missing_catalog_is_named(spark: SparkSession, tmp_path: Path) -> None:

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 
-from tests.sinks.lake.feed import schema_of
+import pytest
+from pydantic import ValidationError
+from pyspark.sql import SparkSession
+
+from tests.sinks.lake.conftest import sink_of
+from tests.sinks.lake.feed import Feed, schema_of
 from tests.sinks.lake.lake import Lake
 
 MakeLake = Callable[..., Lake]
@@ -162,3 +168,30 @@ def test_types_are_exact(lake: MakeLake) -> None:
         "doc": '{"b": [0.1, 12345678901234567890123]}',
         "u": "c0ffee00-0000-0000-0000-000000000000", "t": "12:00:00.000001",
     }  # fmt: skip
+
+
+def test_json_as_variants(spark: SparkSession, tmp_path: Path) -> None:
+    """Values are there as what they are; a column that the source did not send keeps its own."""
+    docs = schema_of(8, "docs", {"id": "bigint", "n": "integer", "j": "jsonb"})
+    table = Lake(spark, sink_of("iceberg3", tmp_path, json_as="variant"), Feed(spark), tmp_path / "state")
+    table.feed.add(docs, "c", {"id": 1, "n": 1, "j": {"a": [1.25, None, "x"]}}).add(
+        docs, "c", {"id": 2, "n": 1, "j": None}
+    )
+    table.feed.add(docs, "c", {"id": 3, "n": 1, "j": [12345678901234567890123]})
+    table.keep()
+    table.feed.add(docs, "u", {"id": 1, "n": 2}, unchanged=["j"]).add(docs, "u", {"id": 2, "n": 2, "j": {"b": True}})
+    table.feed.move(docs, {"id": 3}, {"id": 30, "n": 2}, unchanged=["j"])
+    table.keep()
+    found = table.sql(
+        "SELECT id, n, to_json(j) j, variant_get(j, '$.a[0]', 'decimal(5,2)') a FROM {} ORDER BY id", "public__docs"
+    )
+    assert found == [
+        {"id": 1, "n": 2, "j": '{"a":[1.25,null,"x"]}', "a": Decimal("1.25")},
+        {"id": 2, "n": 2, "j": '{"b":true}', "a": None},
+        {"id": 30, "n": 2, "j": "[12345678901234567890123]", "a": None},
+    ]
+
+
+def test_variants_need_a_format_that_has_them(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError, match="no variants"):
+        sink_of("iceberg2", tmp_path, json_as="variant")

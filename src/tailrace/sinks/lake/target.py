@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,8 @@ LOG = "tailrace.log"
 
 FEW = 20_000
 """Plans of merges are long: compiling them pays later."""
+LOADING = threading.Lock()
+"""A JDBC catalog that is loaded twice at once may make its tables twice, and so it is with a namespace."""
 _SETTINGS = {
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.caseSensitive": "true",
@@ -205,6 +208,16 @@ class Target(ABC):
         """Run the statement for this table and a view of `rows`."""
         with viewed(rows) as view:
             self.execute(statement(self.sql_name, view), mark)
+
+    def create_namespace(self, parts: tuple[str, ...]) -> None:
+        """Make it if it is not there. Somebody else may, between a catalog's look and its own doing."""
+        name = ".".join(map(quoted, parts))
+        with LOADING:
+            try:
+                self.execute(f"CREATE NAMESPACE IF NOT EXISTS {name}")
+            except (PySparkException, Py4JJavaError):
+                if not self.session.catalog.databaseExists(name):
+                    raise
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
         self.execute(f"ALTER TABLE {self.sql_name} SET TBLPROPERTIES ({pairs(properties)})")

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tailrace.errors import SetupError
+from tailrace.java import QUICK
 from tailrace.spec import Pipeline, Platform, load_pipelines, load_platform
 
 MARKER = ".tailrace-demo"
@@ -58,7 +59,7 @@ kind: Platform
 data_dir: {data}
 spark:
   driver_memory: 1g
-  conf: {{spark.driver.extraJavaOptions: "-XX:TieredStopAtLevel=1"}}  # a quick start rather than top speed
+  conf: {{spark.driver.extraJavaOptions: "{quick}"}}  # a quick start rather than top speed
 """
 
 
@@ -88,7 +89,7 @@ class Place:
         pipeline.write_text(
             PIPELINE.format(dsn=_quoted(dsn), files=_quoted(str(self.files)), lake=_quoted(str(self.lake)))
         )
-        platform.write_text(PLATFORM.format(data=_quoted(str(self.root / "data"))))
+        platform.write_text(PLATFORM.format(data=_quoted(str(self.root / "data")), quick=QUICK))
         [loaded] = load_pipelines([pipeline])
         return loaded, load_platform(platform)
 
