@@ -86,7 +86,7 @@ def lake(folder: Path, rows: int, formats: tuple[str, ...] = FORMATS) -> tuple[l
 
 def _pair(spark: SparkSession, sink: LakeSink, path: Path, folder: Path, rows: int, name: str) -> list[Measurement]:
     """By hand and ours, each on a table of its own; a small batch of both comes first."""
-    columns = {each: F.col(each) for each in CHANGES.names} | {"event_id": F.lit("e").alias("event_id")}
+    columns = [*map(F.col, CHANGES.names), F.lit("e").alias("event_id")]
     log = SparkLog(spark, path, columns, Limits(), "bench")
     hand, ours = (sink.target(spark, f"{side}_items", f"bench/{sink.id}/{log.log_id}") for side in ("hand", "public"))
     for target in (hand, ours):

@@ -45,7 +45,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from tailrace.spark.session import open_session
 
     lake = [
-        DeltaSink(id="delta", path="."),
+        DeltaSink.from_document({"id": "delta", "path": "s3://x"}),
         IcebergSink.from_document({"id": "iceberg", "warehouse": "s3://x", "catalog_uri": "sqlite:///x"}),
     ]
     quick = {"spark.driver.extraJavaOptions": java.QUICK, **settings_for(lake)}

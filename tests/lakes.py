@@ -22,6 +22,12 @@ SINKS = """
   catalog_uri: "sqlite:///{folder}/ice3.db", format_version: 3}}}}
 """
 """A sink of each format."""
+_UPKEEP = (
+    "maintenance: {{enabled: true, compaction_interval_seconds: 5, compaction_file_threshold: 2, "
+    "expire_snapshots_interval_seconds: 7, expire_snapshots_older_than_seconds: 3600}}"
+)
+TENDED = SINKS.replace("write_mode: upsert", f"write_mode: upsert, {_UPKEEP}")
+"""The same, with their tables tended all the time."""
 
 
 def delta(folder: Path, table: str) -> pa.Table:

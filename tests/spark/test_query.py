@@ -124,7 +124,7 @@ def test_a_batch_waits_for_writers_of_an_earlier_attempt(
         looks.append(nobody_writes(lock))
         return looks[-1]
 
-    monkeypatch.setattr("tailrace.spark.query.nobody_writes", look)
+    monkeypatch.setattr("tailrace.spark.records.nobody_writes", look)
     stage.state.mkdir()
     end = stage.shop.commit(3)
     with writing(stage.state / "writing.lock"):

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tailrace.durable import make_directory, replace_file, sync_directory
 from tailrace.errors import LogError
 
 
@@ -88,15 +89,9 @@ class Directory:
     def replace(self, name: str, data: bytes) -> None:
         """Write a whole small file atomically and durably."""
         path = self.root / name
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         with _space_errors(self.root):
             make_directory(path.parent)
-            with open(temporary, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-            sync_directory(path.parent)
+            replace_file(path, data)
 
     def delete(self, name: str) -> None:
         self.finish(name)
@@ -134,24 +129,6 @@ class Directory:
             if fresh:
                 sync_directory(path.parent)
         return fd
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def make_directory(path: Path) -> None:
-    """Make a directory and those above it, each with a durable name."""
-    if path.is_dir():
-        return
-    make_directory(path.parent)
-    path.mkdir(exist_ok=True)
-    sync_directory(path.parent)
 
 
 def _rest(view: list[memoryview], written: int) -> list[memoryview]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from tailrace.errors import SinkError
 from tailrace.sinks.lake import LakeSink, placed
 from tailrace.sinks.lake.maintenance import Maintenance
 from tailrace.sinks.lake.target import (
+    LOCAL_FILES,
     Compaction,
     DataFile,
     Making,
@@ -41,6 +43,12 @@ _NAMED_COLUMNS = {"delta.columnMapping.mode": "name"}
 _VACUUM = ("retentionDurationCheck", "vacuum.retentionWindowIgnore", "vacuum.logging")
 """What would take the age for too little, ignore it, or make commits of its own."""
 _YOUNGEST_S = 3600
+_S3 = re.compile(r"^s3a?://([^/]+)")
+_S3_JARS = (
+    Jar("org.apache.hadoop", "hadoop-aws", "3.4.2"),  # the version of Spark's Hadoop
+    Jar("software.amazon.awssdk", "s3-transfer-manager", "2.29.52", transitive=True),
+    Jar("software.amazon.awssdk", "sts", "2.29.52", transitive=True),
+)
 _WITH_CATALOG = 3
 """Parts of a name that begins with its catalog."""
 _SLIGHTLY = 1e-9
@@ -62,9 +70,9 @@ class DeltaSink(LakeSink):
         Field(
             min_length=1,
             description="Folder of the tables; absent: the catalog says where they are.",
-            examples=["/lake/shop", "s3a://bucket/shop"],
+            examples=["/lake/shop", "s3://bucket/shop"],
         ),
-        AfterValidator(lambda path: path and placed(path)),
+        AfterValidator(lambda path: path and _S3.sub(r"s3a://\1", placed(path))),
     ] = None
     catalog: Annotated[
         str | None,
@@ -95,8 +103,14 @@ class DeltaSink(LakeSink):
     def local_folder(self) -> Path | None:
         return None if self.path is None or ":" in self.path else Path(self.path)
 
+    @property
+    def one_writer(self) -> bool:
+        """A put into S3 takes the place of another's."""
+        return self._bucket() is not None
+
     def jars(self) -> tuple[Jar, ...]:
-        return (Jar("io.delta", "delta-spark_4.1_2.13", "4.4.0", transitive=True),)
+        delta = Jar("io.delta", "delta-spark_4.1_2.13", "4.4.0", transitive=True)
+        return (delta, *_S3_JARS) if self._bucket() is not None else (delta,)
 
     def spark_settings(self) -> dict[str, str]:
         return {
@@ -111,7 +125,26 @@ class DeltaSink(LakeSink):
         parts = None if self.catalog is None else (*self.catalog.split("."), name)
         if path is None and parts is not None:
             _refuse_forgetful(spark, parts)
-        return DeltaTarget(spark, path, parts, owner)
+        return DeltaTarget(spark, path, parts, owner, self._s3())
+
+    def _bucket(self) -> str | None:
+        found = _S3.match(self.path or "")
+        return found[1] if found else None
+
+    def _s3(self) -> dict[str, str]:
+        """Settings of the bucket alone: Hadoop keeps one client for each."""
+        bucket = self._bucket()
+        if bucket is None:
+            return {}
+        found = {"endpoint.region": self.s3_region}
+        if self.s3_endpoint is not None:
+            found |= {"endpoint": self.s3_endpoint, "path.style.access": "true"}
+            found["connection.ssl.enabled"] = str(self.s3_endpoint.startswith("https:")).lower()
+        if self.s3_access_key_id is not None:
+            found["access.key"] = self.s3_access_key_id.get_secret_value()
+        if self.s3_secret_access_key is not None:
+            found["secret.key"] = self.s3_secret_access_key.get_secret_value()
+        return LOCAL_FILES | {f"fs.s3a.bucket.{bucket}.{key}": text for key, text in found.items()}
 
 
 def _refuse_forgetful(spark: SparkSession, parts: tuple[str, ...]) -> None:
@@ -130,9 +163,16 @@ def _refuse_forgetful(spark: SparkSession, parts: tuple[str, ...]) -> None:
 class DeltaTarget(Target):
     CONFLICTS = ("ConcurrentAppend", "ConcurrentDelete", "ConcurrentTransaction", "ConcurrentWrite", "MetadataChanged")
 
-    def __init__(self, spark: SparkSession, path: str | None, parts: tuple[str, ...] | None, owner: str) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        path: str | None,
+        parts: tuple[str, ...] | None,
+        owner: str,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         """At `path`, or where the catalog says that `parts` names it; with both, it is registered there too."""
-        super().__init__(spark, path or ".".join(parts or ()), owner, {})
+        super().__init__(spark, path or ".".join(parts or ()), owner, settings or {})
         self._given, self._parts = path, parts
         self._location = path
         if path and parts and self._snapshot() is not None:

@@ -19,6 +19,7 @@ from tailrace.contracts import EXTENSIONS, Gather, Jar
 from tailrace.sinks.lake import LakeSink, placed
 from tailrace.sinks.lake.target import (
     LOADING,
+    LOCAL_FILES,
     Compaction,
     DataFile,
     Making,
@@ -81,10 +82,6 @@ class IcebergSink(LakeSink):
     flush_interval_seconds: Annotated[
         float | None, Field(ge=0, description="Another name for `commit_interval`, in seconds.")
     ] = None
-    s3_endpoint: Annotated[str | None, Field(description="Of an S3-compatible store.")] = None
-    s3_access_key_id: Annotated[Secret | None, Field(description="Absent: from the environment.")] = None
-    s3_secret_access_key: Annotated[Secret | None, Field(description="Absent: from the environment.")] = None
-    s3_region: Annotated[str, Field(description="The store's region.")] = "us-east-1"
 
     def local_folder(self) -> Path | None:
         return None if ":" in self.warehouse else Path(self.warehouse)
@@ -153,11 +150,7 @@ class IcebergSink(LakeSink):
             found["type"] = "hadoop"
         if self.warehouse.startswith("s3:"):
             return found | self._s3()
-        # The local file system of Spark's checkpoints does not know its own scheme, which Iceberg asks for.
-        return found | {
-            "hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
-            "hadoop.fs.file.impl.disable.cache": "true",
-        }
+        return found | {f"hadoop.{key}": text for key, text in LOCAL_FILES.items()}
 
     def _s3(self) -> dict[str, str]:
         found = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", "client.region": self.s3_region}

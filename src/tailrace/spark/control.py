@@ -11,6 +11,8 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tailrace.durable import replace_file
+
 
 @dataclass(frozen=True)
 class Orders:
@@ -53,13 +55,3 @@ class Control:
     def answer(self) -> None:
         """Reader: every batch planned so far is committed."""
         self._answer.touch()
-
-
-def replace_file(file: Path, text: str) -> None:
-    """Write `file` so that readers see the old text or the new one, durably."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    with temporary.open("w") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.replace(file)

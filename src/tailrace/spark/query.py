@@ -9,35 +9,30 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tailrace import plans
-from tailrace.change import EVENT_ID_SQL
-from tailrace.changelog import Limits, LogReader, Subscribers
+from tailrace.changelog import LogReader, Subscribers
 from tailrace.contracts import Delivery, Gather, RecordSink, Sink, Span
+from tailrace.durable import replace_file
 from tailrace.errors import LogError, SparkError, TailraceError
 from tailrace.jvm import reason
-from tailrace.render.envelopes import value_column
-from tailrace.render.templates import route_column
-from tailrace.sinks.tables import Care, Keeper, TableSink
+from tailrace.sinks.tables import Care, TableSink
+from tailrace.spark.carrier import Carrier, Flow
 from tailrace.spark.checkpoint import Checkpoint
-from tailrace.spark.control import Control, Orders, replace_file
-from tailrace.spark.passage import find, unpack
+from tailrace.spark.control import Control, Orders
+from tailrace.spark.passage import find
+from tailrace.spark.records import RecordCarrier
 from tailrace.spark.source import Options, own_source, replaced
-from tailrace.spark.tables import SparkLog
-from tailrace.spark.task import COUNTED, OUTCOME_DDL, Count, WriteTask, nobody_writes
+from tailrace.spark.tables import TableCarrier
+from tailrace.spark.task import Count
 from tailrace.spec import Batch, Sharding
 
-SETTLE_S = 30.0
-"""How long a batch waits for writers of an earlier attempt to end before it gives up."""
 WAIT_S = 0.02
 WORKER_LOST = ("Python worker exited unexpectedly", "Python worker failed to connect back")
 """How Spark says that a worker was killed, or that the machine was too busy to start one."""
@@ -77,45 +72,32 @@ def start_query(
     """
     state_dir.mkdir(parents=True, exist_ok=True)
     flow = Flow(batch or Batch(), sharding or Sharding())
-    columns = _columns(sink, delivery, connector)
-    name = f"{delivery.pipeline}/{sink.id}"
-    keeper: Keeper | None = None
+    tasks = flow.sharding.count or spark.sparkContext.defaultParallelism
+    carrier: Carrier
     if isinstance(sink, TableSink):
-        log = SparkLog(spark, log_path, columns, flow.limits, name)
-        keeper = sink.keeper(spark, delivery, log, state_dir)
-        keeper.settle()
+        carrier = TableCarrier(spark, sink, delivery, flow.limits, log_path=log_path, state_dir=state_dir)
+    elif isinstance(sink, RecordSink):
+        key = flow.sharding.key
+        carrier = RecordCarrier(sink, delivery, connector, log_path=log_path, state_dir=state_dir, tasks=tasks, key=key)
     else:
-        _records(sink).prepare(delivery)
+        raise TypeError(f"{type(sink).__name__} is neither a RecordSink nor a TableSink")
     checkpoint = Checkpoint(state_dir / "checkpoint")
     checkpoint.cut_torn_tail()
-    mark = keeper.mark() if keeper is not None else None
-    start, initial = _starting_point(log_path, sink, delivery, checkpoint, state_dir, mark)
+    start, initial = _starting_point(log_path, sink.id, carrier, checkpoint, state_dir)
     query = Query(
         sink,
-        delivery,
+        f"{delivery.pipeline}/{sink.id}",
+        carrier,
         log_path=log_path,
         state_dir=state_dir,
         flow=flow,
-        columns=columns,
+        tasks=tasks,
         initial=initial,
         start=start,
-        keeper=keeper,
     )
     Subscribers(log_path).report(query.name, query.progress().offset, required=sink.required)
     query.launch(spark)
     return query
-
-
-@dataclass(frozen=True)
-class Flow:
-    """How changes are cut into batches, and batches into tasks."""
-
-    batch: Batch
-    sharding: Sharding
-
-    @property
-    def limits(self) -> Limits:
-        return Limits(self.batch.max_events, self.batch.max_bytes, self.batch.respect_source_tx)
 
 
 class Query:
@@ -124,20 +106,18 @@ class Query:
     def __init__(
         self,
         sink: Sink,
-        delivery: Delivery,
+        name: str,
+        carrier: Carrier,
         *,
         log_path: Path,
         state_dir: Path,
         flow: Flow,
-        columns: dict[str, Column],
+        tasks: int,
         initial: int,
         start: int,
-        keeper: Keeper | None,
     ) -> None:
-        self.name = f"{delivery.pipeline}/{sink.id}"
-        self._keeper = keeper
-        self._sink, self._delivery, self._flow = sink, delivery, flow
-        self._columns = columns
+        self.name = name
+        self._sink, self._carrier, self._flow, self._tasks = sink, carrier, flow, tasks
         self._lock = threading.Lock()
         self._state, self._initial, self._start = state_dir, initial, start
         self._checkpoint = Checkpoint(state_dir / "checkpoint")
@@ -151,12 +131,11 @@ class Query:
     def launch(self, spark: SparkSession) -> None:
         """Hand the query to Spark. Once."""
         self._control.give(self._orders)
-        self._tasks = self._flow.sharding.count or spark.sparkContext.defaultParallelism
         own = own_source(self.name)
         spark.dataSource.register(own)
         source = spark.readStream.format(own.name()).options(**self._options().as_text()).load()
         writer = (
-            source.select(*self._rendered())
+            source.select(*self._carrier.columns)
             .writeStream.queryName(self.name)
             .option("checkpointLocation", str(self._checkpoint.path))
         )
@@ -170,11 +149,11 @@ class Query:
 
     def warnings(self) -> tuple[str, ...]:
         """What the sink wants somebody to know."""
-        return self._keeper.warnings() if self._keeper is not None else ()
+        return self._carrier.warnings()
 
     def care(self) -> Care | None:
         """What tends the sink's tables meanwhile."""
-        return self._keeper.care() if self._keeper is not None else None
+        return self._carrier.care()
 
     def is_active(self) -> bool:
         """Whether it still runs. A query that ended has an `error()`, unless it was drained."""
@@ -241,56 +220,11 @@ class Query:
 
     def _run(self, frame: DataFrame, batch: int) -> None:
         try:
-            self._deliver(frame, self._checkpoint.span(batch, self._initial))
+            span = self._checkpoint.span(batch, self._initial)
+            self._note(span, self._carrier.carry(frame, span))
         except BaseException as failure:
             self._failure = failure
             raise
-
-    def _deliver(self, frame: DataFrame, span: Span) -> None:
-        if self._keeper is not None:
-            kept = self._keeper.keep(frame, span)
-            self._note(span, {number: Count(each.rows, 0, each.last_us) for number, each in kept.items()})
-            return
-        sink = _records(self._sink)
-        mark = sink.mark(self._delivery, span.log_id)
-        counts: dict[int, Count] = {}
-        if mark < span.end:
-            _wait_for(lambda: nobody_writes(self._writing))
-            rows = frame.filter(F.col("seq") >= mark) if mark > span.start else frame
-            receipts, counts = self._write(rows, span)
-            sink.commit(self._delivery, span, receipts)
-        self._note(span, counts)
-
-    def _write(self, frame: DataFrame, span: Span) -> tuple[list[str], dict[int, Count]]:
-        if self._flow.sharding.key is not None:
-            frame = self._by_value(frame, span, self._flow.sharding.key)
-        sink = _records(self._sink)
-        given = tuple(name for name in self._columns if name not in COUNTED or name in sink.columns())
-        task = WriteTask(sink, self._delivery, span, given, self._writing)
-        plans.suit(frame.sparkSession, span.end - span.start)
-        outcomes = frame.mapInArrow(task, OUTCOME_DDL).collect()
-        for outcome in outcomes:
-            if outcome.error:
-                raise unpack(outcome.error)
-        counts: dict[int, Count] = {}
-        for outcome in outcomes:
-            for number, fields in json.loads(outcome.counts).items():
-                counts.setdefault(int(number), Count()).add(Count(**fields))
-        return [outcome.receipt for outcome in outcomes], counts
-
-    def _rendered(self) -> list[Column]:
-        """What a batch consists of. Part of the streaming plan, so that it is analysed once and not in every batch."""
-        needed = ("seq",) if self._flow.sharding.key is None else ("seq", "before", "after")
-        return [*self._columns.values(), *(F.col(name) for name in needed if name not in self._columns)]
-
-    def _by_value(self, frame: DataFrame, span: Span, key: str) -> DataFrame:
-        """All rows of one value into one task, in order. A range that must stay whole (a truncate) does."""
-        self._log.refresh()
-        tasks = len(self._log.slices(span.start, span.end, self._tasks))
-        if tasks > 1:
-            value = F.get_json_object(F.coalesce("after", "before"), f"$['{key}']")
-            frame = frame.repartition(tasks, value)
-        return frame.sortWithinPartitions("seq")
 
     def _note(self, span: Span, counts: dict[int, Count]) -> None:
         self._log.refresh()
@@ -306,15 +240,11 @@ class Query:
             limits = self._progress.bound_limited + limited
             self._progress = Progress(span.end, self._progress.batches + 1, limits, tables)
 
-    @property
-    def _writing(self) -> Path:
-        return self._state / "writing.lock"
-
 
 def _starting_point(
-    log_path: Path, sink: Sink, delivery: Delivery, checkpoint: Checkpoint, state_dir: Path, kept: int | None
+    log_path: Path, sink: str, carrier: Carrier, checkpoint: Checkpoint, state_dir: Path
 ) -> tuple[int, int]:
-    """(where the next batch begins, where batch 0 began). `kept`: a table sink's mark."""
+    """(where the next batch begins, where batch 0 began)."""
     log = LogReader(log_path)
     remembered = state_dir / "initial.json"
     newest = checkpoint.newest()
@@ -322,46 +252,13 @@ def _starting_point(
         if newest.log != log.log_id:
             raise replaced(str(log_path))
         return newest.offset, int(json.loads(remembered.read_text())["offset"])
-    mark = _records(sink).mark(delivery, log.log_id) if kept is None else kept
+    mark = carrier.mark(log.log_id)
     if 0 < mark < log.earliest:
-        raise _expired(mark, log.earliest, sink.id)
+        raise _expired(mark, log.earliest, sink)
     initial = max(mark, log.earliest)
     checkpoint.clear()
     replace_file(remembered, json.dumps({"offset": initial}))
     return initial, initial
-
-
-def _columns(sink: Sink, delivery: Delivery, connector: str) -> dict[str, Column]:
-    """What tasks are given, by name. Built once: each expression costs many calls into the JVM."""
-    wanted = sink.columns() if isinstance(sink, TableSink) else _records(sink).columns()
-    columns = {name: F.col(name) for name in dict.fromkeys((*wanted, *COUNTED)) if name != "event_id"}
-    if "event_id" in wanted:
-        columns["event_id"] = F.expr(EVENT_ID_SQL)
-    if isinstance(sink, TableSink):
-        return {name: column.alias(name) for name, column in columns.items()}
-    sink = _records(sink)
-    if sink.wants_value():
-        columns["value"] = value_column(sink.envelope, delivery, connector)
-    columns |= {name: route_column(template, delivery, connector) for name, template in sink.routes().items()}
-    return {name: column.alias(name) for name, column in columns.items()}
-
-
-def _records(sink: Sink) -> RecordSink:
-    if not isinstance(sink, RecordSink):
-        raise TypeError(f"{type(sink).__name__} is neither a RecordSink nor a TableSink")
-    return sink
-
-
-def _wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SETTLE_S
-    while not condition():
-        if time.monotonic() >= deadline:
-            raise SparkError(
-                "spark.still_writing",
-                "tasks of an earlier attempt still write to this sink",
-                hint="Is the same pipeline running twice? Stop the other one",
-            )
-        time.sleep(WAIT_S)
 
 
 def _as_error(failure: BaseException, where: str) -> TailraceError:

@@ -1,22 +1,57 @@
-"""The log as a table sink sees it."""
+"""Batches into tables: the driver gives them to the sink's keeper, with the log to read parts of it again."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from tailrace.changelog import Limits, LogReader, Subscribers
+from tailrace.contracts import Delivery, Span
 from tailrace.schema import TableSchema
+from tailrace.sinks.tables import Care, TableSink
+from tailrace.spark.carrier import Carrier, canonical
 from tailrace.spark.source import LogSource, Options
+from tailrace.spark.task import Count
+
+
+class TableCarrier(Carrier):
+    def __init__(
+        self,
+        spark: SparkSession,
+        sink: TableSink,
+        delivery: Delivery,
+        limits: Limits,
+        *,
+        log_path: Path,
+        state_dir: Path,
+    ) -> None:
+        """Lets tables that halted or were rolled back catch up first."""
+        self.columns = list(canonical(sink.columns()).values())
+        log = SparkLog(spark, log_path, self.columns, limits, f"{delivery.pipeline}/{sink.id}")
+        self._keeper = sink.keeper(spark, delivery, log, state_dir)
+        self._keeper.settle()
+
+    def mark(self, log_id: str) -> int:
+        return self._keeper.mark()
+
+    def carry(self, frame: DataFrame, span: Span) -> dict[int, Count]:
+        kept = self._keeper.keep(frame, span)
+        return {number: Count(each.rows, 0, each.last_us) for number, each in kept.items()}
+
+    def warnings(self) -> tuple[str, ...]:
+        return self._keeper.warnings()
+
+    def care(self) -> Care | None:
+        return self._keeper.care()
 
 
 class SparkLog:
     """Implements `sinks.tables.Log`. `columns` are what the sink asked for."""
 
     def __init__(
-        self, spark: SparkSession, path: Path, columns: Mapping[str, Column], limits: Limits, subscriber: str
+        self, spark: SparkSession, path: Path, columns: Sequence[Column], limits: Limits, subscriber: str
     ) -> None:
         self._spark, self._path, self._columns, self._limits = spark, path, columns, limits
         self._subscriber = subscriber
@@ -48,7 +83,7 @@ class SparkLog:
     def read(self, start: int, end: int) -> DataFrame:
         tasks = self._spark.sparkContext.defaultParallelism
         options = Options(str(self._path), tasks=tasks, start=start, end=end, log=self.log_id).as_text()
-        return self._spark.read.format(LogSource.name()).options(**options).load().select(*self._columns.values())
+        return self._spark.read.format(LogSource.name()).options(**options).load().select(*self._columns)
 
     def retain(self, table: str, offset: int | None) -> None:
         subscribers, name = Subscribers(self._path), f"{self._subscriber}/{table}"

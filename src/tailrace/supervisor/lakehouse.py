@@ -165,6 +165,7 @@ class Lakehouse:
         return Rollback(table.source, version, mark, before, running, mark >= self._log.earliest)
 
     def roll_back(self, plan: Rollback) -> None:
+        self._refuse_second_writer(self.find(plan.table))
         try:
             self.find(plan.table).target.roll_back(plan.version)
         except FAILURES as error:
@@ -176,6 +177,7 @@ class Lakehouse:
     def maintain(self, name: str | None = None) -> Iterator[Upkeep]:
         """One pass over a table, or each, with the settings of its sink."""
         for table in self._chosen(name):
+            self._refuse_second_writer(table)
             bound = table.sink.maintenance.compaction_max_rows_per_batch
             before = debt_of(table.target, bound)
             failed = _tend(table)
@@ -193,6 +195,15 @@ class Lakehouse:
         known = [table.source for table in self._tables]
         hint = nearest(name, known) if known else "the pipeline has kept no table yet"
         raise ConfigError("lakehouse.no_table", f"there is no table {name!r} in the lake", hint=hint)
+
+    def _refuse_second_writer(self, table: LakeTable) -> None:
+        if table.sink.one_writer and is_running(self._layout, self._pipeline.name):
+            raise SinkError(
+                "lakehouse.one_writer",
+                f"the pipeline writes {table.source}, and where it is, two writers may lose each other's commits",
+                hint="stop the pipeline first; while it runs, `maintenance` tends its tables",
+                where=table.source,
+            )
 
     def _chosen(self, name: str | None) -> list[LakeTable]:
         return self._tables if name is None else [self.find(name)]

@@ -11,7 +11,9 @@ from moto.server import ThreadedMotoServer
 from pydantic import ValidationError
 from pyspark.sql import SparkSession
 
+from tailrace.sinks.delta import DeltaSink
 from tailrace.sinks.iceberg import IcebergSink
+from tailrace.sinks.lake import LakeSink
 from tests.sinks.lake.feed import Feed, schema_of
 from tests.sinks.lake.lake import Lake
 
@@ -31,17 +33,22 @@ def store() -> Iterator[str]:
     server.stop()
 
 
-def test_tables_in_a_bucket(spark: SparkSession, store: str, tmp_path: Path) -> None:
-    document = {
-        "id": "lake",
-        "write_mode": "upsert",
-        "warehouse": "s3://lake/shop",
-        "catalog_uri": f"sqlite:///{tmp_path}/catalog.db",
-        "s3_endpoint": store,
-        "s3_access_key_id": "key",
-        "s3_secret_access_key": "secret",
+@pytest.fixture
+def sinks(store: str, tmp_path: Path) -> dict[str, LakeSink]:
+    common = {"id": "lake", "write_mode": "upsert"}
+    common |= {"s3_endpoint": store, "s3_access_key_id": "key", "s3_secret_access_key": "secret"}
+    catalog = f"sqlite:///{tmp_path}/catalog.db"
+    return {
+        "delta": DeltaSink.from_document({**common, "path": "s3://lake/shop"}),
+        "iceberg": IcebergSink.from_document({**common, "warehouse": "s3://lake/shop", "catalog_uri": catalog}),
     }
-    table = Lake(spark, IcebergSink.from_document(document), Feed(spark), tmp_path / "state")
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_tables_in_a_bucket(
+    spark: SparkSession, store: str, sinks: dict[str, LakeSink], kind: str, tmp_path: Path
+) -> None:
+    table = Lake(spark, sinks[kind], Feed(spark), tmp_path / "state")
     table.feed.add(ORDERS, "c", {"id": 1, "note": "a"}).add(ORDERS, "c", {"id": 2, "note": "b"})
     table.keep()
     table.feed.add(ORDERS, "u", {"id": 1, "note": "c"}).add(ORDERS, "d", {"id": 2})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -44,37 +43,6 @@ def file_name(text: str) -> str:
 def day_directory(day: int) -> str:
     """The ISO date of a day counted from 1970."""
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=day)).date().isoformat()
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory permanent."""
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def make_directory(directory: Path) -> None:
-    """`mkdir -p` whose names survive a power loss."""
-    missing = []
-    while not directory.is_dir():
-        missing.append(directory)
-        directory = directory.parent
-    for made in reversed(missing):
-        made.mkdir(exist_ok=True)
-        sync_directory(made.parent)
-
-
-def replace_file(target: Path, text: str) -> None:
-    """Put `text` in place of the file at `target`: after a crash it holds the old text or the new, whole."""
-    staged = target.with_name(f".{target.name}.new")
-    with staged.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    staged.rename(target)
-    sync_directory(target.parent)
 
 
 @contextmanager

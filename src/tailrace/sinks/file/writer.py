@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 
 from tailrace.config import MIB
 from tailrace.contracts import Span
-from tailrace.sinks.file.layout import day_directory, explained, sync_directory, table_directory
+from tailrace.durable import sync_directory
+from tailrace.sinks.file.layout import day_directory, explained, table_directory
 
 _DAY_US = 86_400_000_000
 _ROW_GROUP_BYTES = 16 * MIB

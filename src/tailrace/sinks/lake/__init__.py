@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 from pyspark.sql import SparkSession
 
-from tailrace.config import Duration, Model
+from tailrace.config import Duration, Model, Secret
 from tailrace.contracts import Delivery, Gather
 from tailrace.schema import TableSchema
 from tailrace.sinks.lake.keeper import LakeKeeper
@@ -128,6 +128,10 @@ class LakeSink(TableSink):
         Field(description="Options of some tables, by pattern.", examples=[{"public.orders": {"evolution": "halt"}}]),
     ] = Field(default_factory=dict)
 
+    s3_endpoint: Annotated[str | None, Field(description="Of an S3-compatible store.")] = None
+    s3_access_key_id: Annotated[Secret | None, Field(description="Absent: from the environment.")] = None
+    s3_secret_access_key: Annotated[Secret | None, Field(description="Absent: from the environment.")] = None
+    s3_region: Annotated[str, Field(description="The store's region.")] = "us-east-1"
     maintenance: Annotated[Maintenance, Field(description="Upkeep of the tables.")] = Field(default_factory=Maintenance)
 
     def columns(self) -> tuple[str, ...]:
@@ -180,6 +184,11 @@ class LakeSink(TableSink):
         """The table that keeps a table of the source; its marks are of this pipeline, sink and log."""
         owner = f"{delivery.pipeline}/{self.id}/{log_id}"
         return self.target(spark, self.name_of(schema, delivery), owner)
+
+    @property
+    def one_writer(self) -> bool:
+        """Whether only one process may write at a time, for want of a commit that fails for the second."""
+        return False
 
     @abstractmethod
     def local_folder(self) -> Path | None:

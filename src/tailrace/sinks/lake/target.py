@@ -29,6 +29,9 @@ FEW = 20_000
 """Plans of merges are long: compiling them pays later."""
 LOADING = threading.Lock()
 """A JDBC catalog that is loaded twice at once may make its tables twice, and so it is with a namespace."""
+LOCAL_FILES = {"fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem", "fs.file.impl.disable.cache": "true"}
+"""The local file system of Spark's checkpoints does not know its own scheme, which Iceberg asks for, and is not what
+Hadoop's client of S3 keeps its buffers in."""
 _SETTINGS = {
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.caseSensitive": "true",

@@ -70,6 +70,7 @@ class Verification:
         self._sinks = _sinks(pipeline, options.sink)
         self._log = self._layout.log(self._source.id)
         self._log_id = LogReader(self._log, 0).log_id  # raises `log.missing`
+        self._refuse_second_writer()
         self._tables = self._matching()
         self._ledger = Ledger(Store(self._layout.store))
 
@@ -102,6 +103,16 @@ class Verification:
                 report.problem = f"{error.message}; {error.hint}" if error.hint else error.message
             keep(self._layout.verified(self._pipeline.name, sink.id), self._log_id, [report])
             yield report
+
+    def _refuse_second_writer(self) -> None:
+        """A repair removes rows beside the pipeline, which must run."""
+        for sink in self._sinks if self._options.repair else ():
+            if sink.one_writer:
+                raise ConfigError(
+                    "verify.one_writer",
+                    f"{sink.id} is where two writers may lose each other's commits, so nothing is repaired there",
+                    hint="leave --repair out, or read the tables anew with tailrace snapshot",
+                )
 
     def _matching(self) -> list[tuple[str, str, int | None]]:
         captured = self._source.snapshot_tables()

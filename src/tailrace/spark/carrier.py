@@ -1,0 +1,59 @@
+"""What brings a batch into a sink: `records` through tasks that deliver, `tables` on the driver."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from tailrace.change import EVENT_ID_SQL
+from tailrace.changelog import Limits
+from tailrace.contracts import Span
+from tailrace.sinks.tables import Care
+from tailrace.spark.task import COUNTED, Count
+from tailrace.spec import Batch, Sharding
+
+
+@dataclass(frozen=True)
+class Flow:
+    """How changes are cut into batches, and batches into tasks."""
+
+    batch: Batch
+    sharding: Sharding
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.batch.max_events, self.batch.max_bytes, self.batch.respect_source_tx)
+
+
+class Carrier(ABC):
+    """One sink's, for one log. `columns` are those of a batch: part of the streaming plan, so that they are analysed
+    once and not in every batch."""
+
+    columns: list[Column]
+
+    @abstractmethod
+    def mark(self, log_id: str) -> int:
+        """The offset below which the sink holds every change; 0: it does not say."""
+
+    @abstractmethod
+    def carry(self, frame: DataFrame, span: Span) -> dict[int, Count]:
+        """Deliver a batch. Returns what was delivered, by the id of the table version."""
+
+    def warnings(self) -> tuple[str, ...]:
+        """What the sink wants somebody to know."""
+        return ()
+
+    def care(self) -> Care | None:
+        """What tends the sink's tables meanwhile."""
+        return None
+
+
+def canonical(wanted: Iterable[str]) -> dict[str, Column]:
+    """Columns of a change by name, with those that deliveries are counted by."""
+    named = dict.fromkeys((*wanted, *COUNTED))
+    columns = {name: F.expr(EVENT_ID_SQL) if name == "event_id" else F.col(name) for name in named}
+    return {name: column.alias(name) for name, column in columns.items()}

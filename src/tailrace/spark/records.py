@@ -1,0 +1,107 @@
+"""Batches as records: rendered by Spark, delivered by tasks that hold the sink's client."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from tailrace import plans
+from tailrace.changelog import LogReader
+from tailrace.contracts import Delivery, RecordSink, Span
+from tailrace.errors import SparkError
+from tailrace.render.envelopes import value_column
+from tailrace.render.templates import route_column
+from tailrace.spark.carrier import Carrier, canonical
+from tailrace.spark.passage import unpack
+from tailrace.spark.task import COUNTED, OUTCOME_DDL, Count, WriteTask, nobody_writes
+
+SETTLE_S = 30.0
+"""How long a batch waits for writers of an earlier attempt to end before it gives up."""
+WAIT_S = 0.02
+
+
+class RecordCarrier(Carrier):
+    """`key`: rows are shared out among tasks by this column's value instead of the primary key."""
+
+    def __init__(
+        self,
+        sink: RecordSink,
+        delivery: Delivery,
+        connector: str,
+        *,
+        log_path: Path,
+        state_dir: Path,
+        tasks: int,
+        key: str | None,
+    ) -> None:
+        """Makes the sink ready: raises what `sink.prepare` raises."""
+        sink.prepare(delivery)
+        self._sink, self._delivery, self._tasks, self._key = sink, delivery, tasks, key
+        self._log_path, self._writing = log_path, state_dir / "writing.lock"
+        rendered = _columns(sink, delivery, connector)
+        self._given = tuple(name for name in rendered if name not in COUNTED or name in sink.columns())
+        needed = ("seq",) if key is None else ("seq", "before", "after")
+        self.columns = [*rendered.values(), *(F.col(name) for name in needed if name not in rendered)]
+
+    def mark(self, log_id: str) -> int:
+        return self._sink.mark(self._delivery, log_id)
+
+    def carry(self, frame: DataFrame, span: Span) -> dict[int, Count]:
+        mark = self.mark(span.log_id)
+        if mark >= span.end:
+            return {}
+        _wait_for(lambda: nobody_writes(self._writing))
+        rows = frame.filter(F.col("seq") >= mark) if mark > span.start else frame
+        receipts, counts = self._write(rows, span)
+        self._sink.commit(self._delivery, span, receipts)
+        return counts
+
+    def _write(self, frame: DataFrame, span: Span) -> tuple[list[str], dict[int, Count]]:
+        if self._key is not None:
+            frame = self._by_value(frame, span, self._key)
+        plans.suit(frame.sparkSession, span.end - span.start)
+        task = WriteTask(self._sink, self._delivery, span, self._given, self._writing)
+        outcomes = frame.mapInArrow(task, OUTCOME_DDL).collect()
+        for outcome in outcomes:
+            if outcome.error:
+                raise unpack(outcome.error)
+        counts: dict[int, Count] = {}
+        for outcome in outcomes:
+            for number, fields in json.loads(outcome.counts).items():
+                counts.setdefault(int(number), Count()).add(Count(**fields))
+        return [outcome.receipt for outcome in outcomes], counts
+
+    def _by_value(self, frame: DataFrame, span: Span, key: str) -> DataFrame:
+        """All rows of one value into one task, in order. A range that must stay whole (a truncate) does."""
+        tasks = len(LogReader(self._log_path, span.start).slices(span.start, span.end, self._tasks))
+        if tasks > 1:
+            value = F.get_json_object(F.coalesce("after", "before"), f"$['{key}']")
+            frame = frame.repartition(tasks, value)
+        return frame.sortWithinPartitions("seq")
+
+
+def _columns(sink: RecordSink, delivery: Delivery, connector: str) -> dict[str, Column]:
+    """What tasks are given, by name. Built once: each expression costs many calls into the JVM."""
+    columns = canonical(sink.columns())
+    if sink.wants_value():
+        columns["value"] = value_column(sink.envelope, delivery, connector).alias("value")
+    for name, template in sink.routes().items():
+        columns[name] = route_column(template, delivery, connector).alias(name)
+    return columns
+
+
+def _wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SETTLE_S
+    while not condition():
+        if time.monotonic() >= deadline:
+            raise SparkError(
+                "spark.still_writing",
+                "tasks of an earlier attempt still write to this sink",
+                hint="Is the same pipeline running twice? Stop the other one",
+            )
+        time.sleep(WAIT_S)
