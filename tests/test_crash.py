@@ -121,7 +121,7 @@ def read_topic(kafka: KafkaBroker, topic: str) -> list[dict[str, Any]]:
             low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
             consumer.assign([TopicPartition(topic, partition, low)])
             while low < high:
-                for message in consumer.consume(1000, timeout=10):
+                for message in consumer.consume(min(1000, high - low), timeout=10):
                     assert message.error() is None
                     records.append(json.loads(message.value() or b""))
                     low = (message.offset() or 0) + 1

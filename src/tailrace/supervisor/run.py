@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from tailrace.supervisor.deliveries import SinkRunner
     from tailrace.supervisor.snapshots import SnapshotThread
 
-TICK_S = 0.25
+TICK_S, FINISHING_TICK_S = 0.5, 0.2
+"""How often the run looks around; sooner where it only waits for the end."""
 TAP_DRAIN_S = 20.0
 
 
@@ -115,7 +116,7 @@ class Supervisor:
             over = deadline is not None and time.monotonic() >= deadline
             if over or self._nothing_left() or (self._finishing and self._is_finished()):
                 return
-            self._stopping.wait(TICK_S)
+            self._stopping.wait(FINISHING_TICK_S if self._finishing else TICK_S)
 
     def _nothing_left(self) -> bool:
         """Every sink has stopped for good, or cannot get on because its tap or its snapshot has."""
