@@ -108,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of a throughput pass (%(default)s)")
     parser.add_argument("--passes", type=int, default=2, help="throughput passes; the best counts (%(default)s)")
     parser.add_argument(
-        "--warm-up", type=float, default=30.0, help="seconds before the window of latency and freshness (%(default)s)"
+        "--warm-up", type=float, default=120.0, help="seconds before the window of latency and freshness (%(default)s)"
     )
     parser.add_argument(
         "--seconds", type=float, default=20.0, help="window of latency, idle and freshness (%(default)s)"

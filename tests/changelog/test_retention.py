@@ -11,9 +11,9 @@ from tailrace.changelog import (
     Bounds,
     LogReader,
     LogWriter,
+    Retention,
     Subscriber,
     Subscribers,
-    enforce,
     read_slice,
     reader,
 )
@@ -35,7 +35,7 @@ def full(write: Write) -> LogWriter:
 
 
 def test_nothing_goes_within_the_bounds(path: Path, full: LogWriter) -> None:
-    verdict = enforce(path, Bounds(max_age_s=60.0), clock=lambda: 59.0)
+    verdict = Retention(path).enforce(Bounds(max_age_s=60.0), clock=lambda: 59.0)
     assert (verdict.dropped, verdict.blocked_by) == (0, ())
     assert verdict.bytes == sum(file.stat().st_size for file in (path / "segments").iterdir())
     assert len(changes(path)) == 40
@@ -43,7 +43,7 @@ def test_nothing_goes_within_the_bounds(path: Path, full: LogWriter) -> None:
 
 @pytest.mark.parametrize("bounds", [Bounds(max_bytes=0), Bounds(max_age_s=60.0)])
 def test_what_is_beyond_the_bounds_goes(path: Path, full: LogWriter, bounds: Bounds) -> None:
-    verdict = enforce(path, bounds, clock=lambda: 61.0)
+    verdict = Retention(path).enforce(bounds, clock=lambda: 61.0)
     earliest = LogReader(path).earliest
     assert verdict.dropped > 0
     assert 20 < earliest <= 40
@@ -55,7 +55,7 @@ def test_what_is_beyond_the_bounds_goes(path: Path, full: LogWriter, bounds: Bou
 def test_a_required_subscriber_keeps_what_it_has_not_read(path: Path, full: LogWriter, offset: int) -> None:
     Subscribers(path).report("files", offset, required=True)
     Subscribers(path).report("extra", 0, required=False)
-    enforce(path, NOTHING)
+    Retention(path).enforce(NOTHING)
     assert LogReader(path).earliest <= offset
     assert seqs(changes(path, offset, 40)) == list(range(offset, 40))
 
@@ -64,10 +64,10 @@ def test_the_bound_and_who_holds_it_are_named(path: Path, full: LogWriter) -> No
     subscribers = Subscribers(path)
     subscribers.report("slow", 3, required=True)
     subscribers.report("fast", 40, required=True)
-    assert enforce(path, NOTHING).blocked_by == ("slow",)
-    assert enforce(path, Bounds()).blocked_by == ()
+    assert Retention(path).enforce(NOTHING).blocked_by == ("slow",)
+    assert Retention(path).enforce(Bounds()).blocked_by == ()
     subscribers.report("slow", 40, required=True)
-    assert enforce(path, NOTHING).blocked_by == ()
+    assert Retention(path).enforce(NOTHING).blocked_by == ()
 
 
 def test_a_forgotten_subscriber_holds_nothing(path: Path, full: LogWriter) -> None:
@@ -76,11 +76,11 @@ def test_a_forgotten_subscriber_holds_nothing(path: Path, full: LogWriter) -> No
     assert subscribers.all() == [Subscriber("gone/away", 0, True)]
     subscribers.forget("gone/away")
     subscribers.forget("gone/away")
-    assert enforce(path, NOTHING).dropped > 0
+    assert Retention(path).enforce(NOTHING).dropped > 0
 
 
 def test_an_expired_range_is_refused(path: Path, full: LogWriter) -> None:
-    enforce(path, NOTHING)
+    Retention(path).enforce(NOTHING)
     with pytest.raises(LogError) as caught:
         changes(path, 0, 40)
     assert caught.value.code == "log.expired"
@@ -91,7 +91,7 @@ def test_an_expired_range_is_refused(path: Path, full: LogWriter) -> None:
 
 def test_a_slice_whose_segment_was_dropped_is_expired(path: Path, full: LogWriter) -> None:
     [piece] = LogReader(path).slices(0, 40, 1)
-    enforce(path, NOTHING)
+    Retention(path).enforce(NOTHING)
     with pytest.raises(LogError) as caught:
         list(read_slice(piece))
     assert caught.value.code == "log.expired"
@@ -104,7 +104,7 @@ def test_a_range_over_what_retention_took_from_under_a_reader_is_never_shorter(
     monkeypatch.setattr(reader, "WINDOW_LINES", 2)
     slow = LogReader(path)
     assert slow.end == 2
-    enforce(path, NOTHING)
+    Retention(path).enforce(NOTHING)
     monkeypatch.setattr(reader, "WINDOW_LINES", 100)
     for start in (0, 1, 2):
         with pytest.raises(LogError) as caught:
@@ -117,7 +117,7 @@ def test_a_range_over_what_retention_took_from_under_a_reader_is_never_shorter(
 
 
 def test_the_writer_goes_on_after_retention(path: Path, full: LogWriter, write: Write) -> None:
-    enforce(path, NOTHING)
+    Retention(path).enforce(NOTHING)
     full.append(capture([insert(40)], first_xid=41))
     full.close()
     again = write()
@@ -128,6 +128,6 @@ def test_the_writer_goes_on_after_retention(path: Path, full: LogWriter, write: 
 
 def test_parts_of_an_open_transaction_are_never_dropped(path: Path, full: LogWriter) -> None:
     full.append(capture([insert(n) for n in range(100, 150)], first_xid=41, open_end=True))
-    enforce(path, NOTHING)
+    Retention(path).enforce(NOTHING)
     full.append(capture([insert(150)], first_xid=41, ordinal=50))
     assert seqs(changes(path, 40, 91)) == list(range(40, 91))

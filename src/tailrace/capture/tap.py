@@ -20,7 +20,7 @@ from tailrace import lifeline
 from tailrace.backoff import Backoff
 from tailrace.capture.repair import start_over
 from tailrace.capture.snapshots import Admissions, request_needed
-from tailrace.changelog import Bounds, LogWriter, Verdict, enforce
+from tailrace.changelog import Bounds, LogWriter, Retention
 from tailrace.changelog.versions import index
 from tailrace.contracts import Source
 from tailrace.control import Store
@@ -72,6 +72,8 @@ class Tap:
         self._source: Any = None
         self._stopping = False
         self._backoff = Backoff(request.retry_initial_s, request.retry_max_s, request.retry_jitter)
+        self._retention = Retention(request.log_path)
+        self._bounds = Bounds(request.retention_bytes, request.retention_age_s)
         self._last_retention = 0.0
         self._last_status = 0.0
         self._captured_rows = 0
@@ -133,14 +135,10 @@ class Tap:
             self._publish("running")
         if now >= self._last_retention + RETENTION_S:
             self._last_retention = now
-            while (verdict := self._enforce()).blocked_by and not self._stopping:
+            while (verdict := self._retention.enforce(self._bounds)).blocked_by and not self._stopping:
                 self._publish("blocked", blocked_by=list(verdict.blocked_by), log_bytes=verdict.bytes)
                 self._source.keep_alive()
                 time.sleep(BLOCKED_S)
-
-    def _enforce(self) -> Verdict:
-        bounds = Bounds(self._request.retention_bytes, self._request.retention_age_s)
-        return enforce(self._request.log_path, bounds)
 
     def _wait_before_retry(self, error: TailraceError) -> None:
         wait = self._backoff.next()

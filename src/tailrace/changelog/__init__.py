@@ -4,7 +4,7 @@
 """
 
 from tailrace.changelog.reader import Limits, LogReader, Pending, admissions, head, tip
-from tailrace.changelog.retention import Bounds, Subscriber, Subscribers, Verdict, enforce
+from tailrace.changelog.retention import Bounds, Retention, Subscriber, Subscribers, Verdict
 from tailrace.changelog.slices import Slice, read_slice
 from tailrace.changelog.writer import LogWriter
 
@@ -14,12 +14,12 @@ __all__ = [
     "LogReader",
     "LogWriter",
     "Pending",
+    "Retention",
     "Slice",
     "Subscriber",
     "Subscribers",
     "Verdict",
     "admissions",
-    "enforce",
     "head",
     "read_slice",
     "tip",

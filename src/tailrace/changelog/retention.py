@@ -67,26 +67,45 @@ class Verdict:
     blocked_by: tuple[str, ...]
 
 
-def enforce(path: str | os.PathLike[str], bounds: Bounds, clock: Callable[[], float] = time.time) -> Verdict:
-    """Drop the oldest manifest files and their segments while they are beyond the bounds and nobody required
-    needs them. Called by the tap only: it is the log's only writer."""
-    storage = Directory(path)
-    required = [sub for sub in Subscribers(path).all() if sub.required]
-    sizes = {name: storage.size(name) for name in storage.list("segments")}
-    total, dropped = sum(sizes.values()), 0
-    for name in storage.list(manifest.FOLDER)[:-1]:  # the newest is being written
-        chapter = _chapter(storage, name)
-        expired = chapter.newest_us < (clock() - bounds.max_age_s) * 1e6
-        if not expired and total <= bounds.max_bytes:
-            break
-        if any(sub.offset < chapter.end for sub in required):
-            break
-        storage.delete(name)
-        for segment in [s for s in sizes if s < chapter.next_segment]:
-            storage.delete(segment)
-            total, dropped = total - sizes.pop(segment), dropped + 1
-    blockers = tuple(sub.name for sub in required if sub.offset < _oldest_end(storage))
-    return Verdict(total, dropped, blockers if total > bounds.max_bytes else ())
+class Retention:
+    """Of one log. Held by the tap only: it is the log's only writer."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._storage, self._subscribers = Directory(path), Subscribers(path)
+        self._known: dict[str, _Chapter] = {}
+
+    def enforce(self, bounds: Bounds, clock: Callable[[], float] = time.time) -> Verdict:
+        """Drop the oldest manifest files and their segments while they are beyond the bounds and nobody required
+        needs them."""
+        storage = self._storage
+        required = [sub for sub in self._subscribers.all() if sub.required]
+        sizes = {name: storage.size(name) for name in storage.list("segments")}
+        total, dropped = sum(sizes.values()), 0
+        for name in storage.list(manifest.FOLDER)[:-1]:  # the newest is being written
+            chapter = self._chapter(name)
+            expired = chapter.newest_us < (clock() - bounds.max_age_s) * 1e6
+            if not expired and total <= bounds.max_bytes:
+                break
+            if any(sub.offset < chapter.end for sub in required):
+                break
+            storage.delete(name)
+            self._known.pop(name, None)
+            for segment in [s for s in sizes if s < chapter.next_segment]:
+                storage.delete(segment)
+                total, dropped = total - sizes.pop(segment), dropped + 1
+        if total <= bounds.max_bytes:
+            return Verdict(total, dropped, ())
+        oldest = _oldest_end(storage)
+        return Verdict(total, dropped, tuple(sub.name for sub in required if sub.offset < oldest))
+
+    def _chapter(self, name: str) -> _Chapter:
+        """Read once: a manifest file that others follow does not change."""
+        known = self._known.get(name)
+        if known is None:
+            known = _chapter(self._storage, name)
+            if known.next_segment:
+                self._known[name] = known
+        return known
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,9 @@ from tailrace.spark.control import Control, Orders
 from tailrace.spark.passage import carried
 
 FORMAT = "tailrace"
-IDLE_S = 1.0
+IDLE_S = 2.0
 """How long `latestOffset` waits for changes before it reports that there are none."""
-FIRST_POLL_S, LAST_POLL_S = 0.004, 0.06
+FIRST_POLL_S, LAST_POLL_S = 0.004, 0.1
 """Pauses between looks, growing from the first to the last: quick when busy, cheap when idle."""
 
 
