@@ -88,7 +88,7 @@ def _pair(spark: SparkSession, sink: LakeSink, path: Path, folder: Path, rows: i
     """By hand and ours, each on a table of its own; a small batch of both comes first."""
     columns = [*map(F.col, CHANGES.names), F.lit("e").alias("event_id")]
     log = SparkLog(spark, path, columns, Limits(), "bench")
-    hand, ours = (sink.target(spark, f"{side}_items", f"bench/{sink.id}/{log.log_id}") for side in ("hand", "public"))
+    hand, ours = (sink.target(spark, f"{side}__items", f"bench/{sink.id}/{log.log_id}") for side in ("hand", "public"))
     for target in (hand, ours):
         say(f"{name}: a table of {TIMES * rows:,} rows")
         _fill(target, sink, log.log_id, TIMES * rows)
@@ -138,9 +138,9 @@ def _fill(target: Target, sink: LakeSink, log_id: str, rows: int) -> None:
 
 def _refuse_difference(hand: Target, ours: Target, mode: str) -> None:
     order = "id" if mode == "upsert" else "_seq"
+    digest = f"sum(cast(xxhash64({order}, title, price) AS decimal(38, 0)))"
     sums = [
-        target.session.sql(f"SELECT count(*), sum(xxhash64({order}, title, price)) FROM {target.sql_name}").collect()
-        for target in (hand, ours)
+        target.session.sql(f"SELECT count(*), {digest} FROM {target.sql_name}").collect() for target in (hand, ours)
     ]
     if sums[0] != sums[1]:
         raise AssertionError(f"by hand and ours differ: {sums}")
