@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
-from tailrace.sinks.lake.columns import text, unfit, value
+from tailrace.sinks.lake.columns import text, value
 from tailrace.sinks.lake.target import literal, quoted
 from tailrace.sinks.lake.verbatim import members
 
@@ -50,19 +50,42 @@ class Reading:
                     row = row.withField(quoted(name), F.coalesce(text, row[name]) if only_nested else text)
         return F.when(F.col(image).isNotNull(), row)
 
-    def typed(self) -> list[Column]:
-        """The version's columns, from the texts in `row`."""
-        return [F.expr(value(_field(name), each)).alias(name) for name, each in self.types.items()]
+    def typed(self, rows: DataFrame) -> DataFrame:
+        """`rows` with the value of each text in `row`, where it has a type that holds it, as `_v0`, `_v1` and so on."""
+        values = {f"_v{place}": F.expr(value(_field(name), each)) for place, (name, each) in enumerate(self._items())}
+        return rows.withColumns(values)
+
+    def columns(self) -> list[Column]:
+        """The version's columns, of rows that are `typed`."""
+        return [F.col(f"_v{place}").alias(name) for place, name in enumerate(self.types)]
 
     def misfits(self) -> Column:
-        """Column → text, of the values in `row` that their columns do not hold."""
-        checked = {name: each for name, each in self.types.items() if not isinstance(each, StringType)}
+        """Column → text, of the values in `row` that their columns do not hold; of rows that are `typed`."""
+        texts = {f"_v{place}": name for place, (name, each) in enumerate(self._items()) if each != StringType()}
+        wrong = {name: f"({_field(name)} is not null and {found} is null)" for found, name in texts.items()}
+        if not wrong:
+            return F.expr(f"cast(map() as {_TEXTS})")
         entries = ", ".join(
-            f"if({unfit(_field(name), each)}, struct({literal(name)} as key, {_field(name)} as value), null)"
-            for name, each in checked.items()
+            f"if({test}, struct({literal(name)} as key, {_field(name)} as value), null)" for name, test in wrong.items()
         )
-        found = f"filter(array({entries}), e -> e is not null)" if entries else "array()"
-        return F.expr(f"map_from_entries(cast({found} as array<struct<key:string,value:string>>))")
+        found = f"map_from_entries(filter(array({entries}), e -> e is not null))"
+        return F.expr(f"if({' or '.join(wrong.values())}, {found}, cast(map() as {_TEXTS}))")
+
+    def strict(self) -> list[Column]:
+        """The version's columns, from the texts in `row`: a value that its column does not hold is an error."""
+        return [F.expr(_fitting(_field(name), each)).alias(name) for name, each in self._items()]
+
+    def _items(self) -> list[tuple[str, DataType]]:
+        return list(self.types.items())
+
+
+_TEXTS = "map<string,string>"
+
+
+def _fitting(text: str, target: DataType) -> str:
+    if isinstance(target, StringType):
+        return text
+    return f"coalesce({value(text, target)}, if({text} is null, null, raise_error('a value does not fit')))"
 
 
 def _members(names: Sequence[str], only_nested: bool) -> Callable[[Column], Column]:

@@ -42,10 +42,10 @@ class Measured:
 
 def source(winners: DataFrame, reading: Reading) -> DataFrame:
     """One typed row per key. The key's columns are the key's, so that a delete has them too."""
-    keyed = winners.withColumn("_key", F.from_json("key", reading.key_texts))
+    keyed = reading.typed(winners.withColumn("_key", F.from_json("key", reading.key_texts)))
     columns = [
         F.expr(value(f"_key.{quoted(name)}", each)).alias(name) if name in reading.key else column
-        for (name, each), column in zip(reading.types.items(), reading.typed(), strict=True)
+        for (name, each), column in zip(reading.types.items(), reading.columns(), strict=True)
     ]
     return keyed.select(
         *columns,

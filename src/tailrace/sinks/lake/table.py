@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, DataType, LongType, StringType, TimestampType
@@ -170,7 +172,10 @@ class KeptTable:
     def _append(self, rows: DataFrame, reading: Reading, step: Rows) -> bool:
         """Add rows: texts in `row`, and the sink's own columns."""
         others = [name for name in rows.columns if name != "row"]
-        typed = rows.select(*reading.typed(), *others, reading.misfits().alias(evolve.UNFIT)).persist()
+        if self._appended(rows.select(*reading.strict(), *others), step.end):
+            return True
+        checked = reading.typed(rows)
+        typed = checked.select(*reading.columns(), *others, reading.misfits().alias(evolve.UNFIT)).persist()
         try:
             [found] = typed.agg(F.count("*").alias("rows"), merge.unfit_columns(evolve.UNFIT)).collect()
             if not self._fitted(found["unfit"], step.schema):
@@ -180,6 +185,19 @@ class KeptTable:
                 self._empty = False
         finally:
             typed.unpersist()
+        return True
+
+    def _appended(self, rows: DataFrame, mark: int) -> bool:
+        """Add rows in one pass, in the hope that every value fits; False: look for those that do not."""
+        if self.target.existing().type(evolve.UNFIT) is not None:
+            return False
+        try:
+            self.target.append(rows, mark)
+        except (PySparkException, Py4JJavaError) as error:
+            if self.target.is_conflict(error):
+                raise
+            return self.target.mark() >= mark
+        self._empty = False
         return True
 
     def _merge(self, winners: DataFrame, reading: Reading, step: Rows) -> bool:
