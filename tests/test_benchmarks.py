@@ -29,6 +29,16 @@ def bench(folder: Path, *arguments: str) -> dict[str, Any]:
     return results
 
 
+def test_the_tap_is_measured_on_the_same_wal(tmp_path: Path) -> None:
+    results = bench(tmp_path, "tap", "--rows", "2000", "--passes", "1")
+    assert [(each["name"], each["rows"]) for each in results["measurements"]] == [
+        ("pg_recvlogical", 2000),
+        ("tap", 2000),
+    ]
+    assert {bar["name"] for bar in results["bars"]} == {"tap / pg_recvlogical", "tap CPU per million rows"}
+
+
+@pytest.mark.soak
 def test_the_whole_road_is_measured_on_the_same_wal(tmp_path: Path) -> None:
     sizes = ("--rows", "2000", "--passes", "1", "--seconds", "1", "--warm-up", "1")
     results = bench(tmp_path, "tap", "road", "latency", "idle", *sizes)
