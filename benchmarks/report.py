@@ -77,11 +77,14 @@ class Report:
         return json.dumps(parts, indent=2, ensure_ascii=False)
 
     def show(self, console: Console) -> None:
-        console.print(self._measurement_table(), self._bar_table())
+        console.print(self._measurement_table())
+        if self.bars:
+            console.print(self._bar_table())
         for name, shares in self.profiles.items():
             console.print(_profile_table(name, shares))
         missed = [bar.name for bar in self.bars if not bar.met]
-        console.print(f"MISSED: {', '.join(missed)}" if missed else "Every bar is met.")
+        if self.bars:
+            console.print(f"MISSED: {', '.join(missed)}" if missed else "Every bar is met.")
 
     def _measurement_table(self) -> Table:
         roles = [role for role in ROLES if any(role in each.usage.cpu_s for each in self.measurements)]
