@@ -18,7 +18,7 @@ from tailrace.render.envelopes import value_column
 from tailrace.render.templates import route_column
 from tailrace.spark.carrier import Carrier, canonical
 from tailrace.spark.passage import unpack
-from tailrace.spark.task import COUNTED, OUTCOME_DDL, Count, WriteTask, nobody_writes
+from tailrace.spark.task import COUNTED, NEVER_NULL, OUTCOME_DDL, Count, WriteTask, nobody_writes
 
 SETTLE_S = 30.0
 """How long a batch waits for writers of an earlier attempt to end before it gives up."""
@@ -88,6 +88,9 @@ class RecordCarrier(Carrier):
 def _columns(sink: RecordSink, delivery: Delivery, connector: str) -> dict[str, Column]:
     """What tasks are given, by name. Built once: each expression costs many calls into the JVM."""
     columns = canonical(sink.columns())
+    for name, empty in NEVER_NULL.items():
+        if name in columns:
+            columns[name] = F.expr(f"coalesce({name}, {empty})").alias(name)
     if sink.wants_value():
         columns["value"] = value_column(sink.envelope, delivery, connector).alias("value")
     for name, template in sink.routes().items():
