@@ -24,6 +24,8 @@ SEEDS = 1
 KILLS = 1
 """In CI; the soak has more."""
 MORE_KILLS = 5
+PACE_S = 0.1
+"""Between a writer's transactions: on a busy machine more changes make every batch, and so the test, longer."""
 TABLE = """CREATE TABLE {} (id bigint PRIMARY KEY, n int, price numeric(10, 2), body text, tags text[],
  at timestamptz DEFAULT clock_timestamp(), day date, raw bytea, flag boolean, ratio double precision, doc jsonb)"""
 CHANGES = (
@@ -55,7 +57,7 @@ class Writer(threading.Thread):
     def run(self) -> None:
         try:
             with psycopg.connect(self._dsn, autocommit=True) as connection:
-                while not self._halt.wait(0.03):
+                while not self._halt.wait(PACE_S):
                     self._transaction(connection)
                     self.done += 1
         except Exception as error:

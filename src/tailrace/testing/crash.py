@@ -29,6 +29,8 @@ QUICK_SPARK = f'{{driver_memory: 1g, conf: {{spark.driver.extraJavaOptions: "{ja
 """A platform's `spark` for runs that are short: the JVM compiles less and starts sooner."""
 TABLES = ("accounts", "entries", "notes")
 BULK_ROWS = 1_000
+WHOM = ("tap", "driver", "tap", "both")
+"""Who is killed how often; by chance alone, ten kills might spare the driver."""
 BULK_SHARE = 0.01
 DELETE_SHARE = 0.2
 ROLLBACK_SHARE = 0.1
@@ -234,16 +236,15 @@ def _kill(pid: int) -> None:
 
 def kill_at_random(victim: Victim, progress: Iterator[int], kills: int, chance: random.Random) -> list[str]:
     """Kill and restart `kills` times, each when `progress` (rows at the sinks) has grown by a random amount."""
-    done = []
-    for _ in range(kills):
+    whom = [WHOM[number % len(WHOM)] for number in range(kills)]
+    chance.shuffle(whom)
+    for who in whom:
         gate = next(progress) + chance.randrange(1, 1_500)
         eventually(partial(_reached, progress, gate), 120, what=victim.output)
-        who = chance.choice(("tap", "driver", "both"))
         victim.kill(who)
-        done.append(who)
         if who != "tap":
             victim.start()
-    return done
+    return whom
 
 
 NARROW = "CREATE TABLE {} (id int PRIMARY KEY, big text, v text)"
