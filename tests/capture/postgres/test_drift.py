@@ -11,6 +11,7 @@ import pytest
 from tailrace.changelog import LogReader
 from tailrace.control import Store
 from tailrace.errors import SourceError
+from tailrace.schema import TableSchema
 from tailrace.testing.waiting import eventually
 from tests.capture.postgres.ddl import Fresh, Start, started, steps
 from tests.capture.running import Capturing, Change, Database
@@ -26,6 +27,12 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def _waiting(run: Capturing, count: int) -> list[Change]:
     """The changes, once there are `count` schema changes."""
     return eventually(lambda: rows if len(steps(rows := run.changes())) >= count else [])
+
+
+def _newest_version(run: Capturing) -> TableSchema:
+    """The version of the table that the last change has."""
+    last = run.changes()[-1]["schema_id"]  # first: a reader knows the schemas that were there when it opened
+    return LogReader(run.path).schemas[last]
 
 
 @pytest.mark.parametrize("major", [15, 18])
@@ -52,7 +59,7 @@ def test_an_older_row_never_follows_a_newer_version(db: Database, capturing: Sta
     for number in range(10):
         db.run(f"INSERT INTO t (id) VALUES ({number})", f"ALTER TABLE t ADD c{number} int")
     rows = _waiting(run, 1)
-    eventually(lambda: len(LogReader(run.path).schemas[run.changes()[-1]["schema_id"]].columns) == 11)
+    eventually(lambda: len(_newest_version(run).columns) == 11)
     rows = run.changes()
     images = [(row["op"], json.loads(row["after"])) for row in rows]
     widths = [len(image["columns"] if op == "s" else image) for op, image in images]
