@@ -87,7 +87,7 @@ def lake(folder: Path, rows: int, formats: tuple[str, ...] = FORMATS) -> tuple[l
 def _pair(spark: SparkSession, sink: LakeSink, path: Path, folder: Path, rows: int, name: str) -> list[Measurement]:
     """By hand and ours, each on a table of its own; a small batch of both comes first."""
     columns = [*map(F.col, CHANGES.names), F.lit("e").alias("event_id")]
-    log = SparkLog(spark, path, columns, Limits(), "bench")
+    log = SparkLog(spark, path, columns, Limits(), "bench", spark.sparkContext.defaultParallelism)
     hand, ours = (sink.target(spark, f"{side}__items", f"bench/{sink.id}/{log.log_id}") for side in ("hand", "public"))
     for target in (hand, ours):
         say(f"{name}: a table of {TIMES * rows:,} rows")
@@ -99,11 +99,11 @@ def _pair(spark: SparkSession, sink: LakeSink, path: Path, folder: Path, rows: i
     small = log.ends(0, rows)[0] // 20
     found = []
     for start, end in ((0, small), (small, rows)):
-        with Meter({}) as meter, viewed(log.read(start, end)) as view:
+        with Meter({}) as meter, viewed(log.read(start, end, TABLE.id)) as view:
             by_hand(hand.session.table(view))
         found.append(Measurement(f"{name} by hand", end - start, meter.usage()))
         with Meter({}) as meter:
-            keeper.keep(log.read(start, end), Span(log.log_id, start, end))
+            keeper.keep(Span(log.log_id, start, end))
         found.append(Measurement(name, end - start, meter.usage()))
         say(", ".join(f"{each.name}: {each.rows_per_s:,.0f} changes/s" for each in found[-2:]))
     _refuse_difference(hand, ours, sink.write_mode)

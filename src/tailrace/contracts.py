@@ -149,6 +149,35 @@ class Capture:
 
 
 @dataclass(frozen=True)
+class Break:
+    """A change that concerns all rows of a table: a truncate (`t`) or a schema change (`s`, whose image is `after`)."""
+
+    seq: int
+    op: str
+    after: str | None
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a range of the log has of one version of a table: `rows` changes from offset `first` to `last`, the newest
+    committed at `last_us`."""
+
+    schema_id: int
+    rows: int
+    first: int
+    last: int
+    last_us: int
+    ops: frozenset[str]
+    lazy: tuple[str, ...]
+    """Columns that some changes lack."""
+    moved: bool
+    """Whether a row got another key..."""
+    moved_lazily: bool
+    """...and lacks columns."""
+    breaks: tuple[Break, ...]
+
+
+@dataclass(frozen=True)
 class LogState:
     """Where a log stands, for the source that continues it. Whoever appends takes the ids of table versions from
     `book`."""

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 from tailrace.change import LANES
 from tailrace.changelog import frames, manifest
+from tailrace.changelog.contents import contents
 from tailrace.changelog.manifest import FrameRef, Header, Line
 from tailrace.changelog.slices import Part, Slice
 from tailrace.changelog.storage import Directory
+from tailrace.contracts import Content
 from tailrace.errors import LogError
 from tailrace.schema import TableSchema
 
@@ -103,10 +105,13 @@ class LogReader:
             return end if end > start else self._cut_inside(line, start, limits)
         return end
 
-    def slices(self, start: int, end: int, tasks: int) -> list[Slice]:
-        """The range `[start, end)` as one slice per task; whole lanes each, so order per key needs no shuffle."""
+    def slices(self, start: int, end: int, tasks: int, version: int | None = None) -> list[Slice]:
+        """The range `[start, end)` as one slice per task; whole lanes each, so order per key needs no shuffle. With
+        `version` only the changes of that version of a table."""
         self._require(start, end)
         lines = [line for line in self._after(start) if line.base < end]
+        if version is not None:
+            lines = [line for line in lines if version in line.tables]
         rows = sum(line.rows for line in lines)
         alone = tasks <= 1 or rows < ONE_TASK_ROWS or any(line.ordered for line in lines)
         groups = [(0, LANES)] if alone else _lane_groups(tasks)
@@ -117,7 +122,13 @@ class LogReader:
             if schema.id in used
         }
         parts = [_part(line, frame, start, end) for line in lines for frame in line.frames]
-        return [Slice(str(self.storage.root), self.source, names, tuple(parts), low, high) for low, high in groups]
+        root = str(self.storage.root)
+        return [Slice(root, self.source, names, tuple(parts), low, high, version) for low, high in groups]
+
+    def contents(self, start: int, end: int) -> list[Content]:
+        """What `[start, end)` has of each table, by the place of its first change. Texts of rows are not looked at."""
+        [everything] = self.slices(start, end, 1)
+        return contents(everything)
 
     def _open(self, start: int | None) -> None:
         headers = self._headers()

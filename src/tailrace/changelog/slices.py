@@ -50,6 +50,8 @@ class Slice:
     parts: tuple[Part, ...]
     lane_low: int
     lane_high: int
+    version: int | None = None
+    """The id of the one table version that is wanted; None: all."""
 
     @property
     def whole(self) -> bool:
@@ -63,6 +65,7 @@ class _Share:
     part: Part
     rows: pa.RecordBatch
     txs: pa.RecordBatch
+    lanes: np.ndarray
 
 
 def read_slice(piece: Slice) -> Iterator[pa.RecordBatch]:
@@ -73,8 +76,11 @@ def read_slice(piece: Slice) -> Iterator[pa.RecordBatch]:
     for part in piece.parts:
         if part.lanes[piece.lane_low] == part.lanes[piece.lane_high]:
             continue
-        waiting.append(_read_part(storage, piece, part))
-        size += part.length
+        share = _share(storage, piece, part)
+        if not share.rows.num_rows:
+            continue
+        waiting.append(share)
+        size += part.length * share.rows.num_rows // part.lanes[-1]
         if size >= BATCH_BYTES:
             yield from _joined(waiting, piece)
             waiting, size = [], 0
@@ -82,12 +88,22 @@ def read_slice(piece: Slice) -> Iterator[pa.RecordBatch]:
         yield from _joined(waiting, piece)
 
 
-def _read_part(storage: Directory, piece: Slice, part: Part) -> _Share:
-    first, last = part.lanes[piece.lane_low], part.lanes[piece.lane_high]
+def read_part(storage: Directory, part: Part) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """A frame's rows and its transactions."""
     buffer = storage.read(part.segment, part.offset, part.length)
     frames.verify(buffer, part.checksum, f"{part.segment}@{part.offset}")
-    rows, txs = frames.decode(buffer)
-    return _Share(part, rows.slice(first, last - first), txs)
+    return frames.decode(buffer)
+
+
+def _share(storage: Directory, piece: Slice, part: Part) -> _Share:
+    first, last = part.lanes[piece.lane_low], part.lanes[piece.lane_high]
+    rows, txs = read_part(storage, part)
+    rows, lanes = rows.slice(first, last - first), _lanes(part.lanes, piece.lane_low, piece.lane_high)
+    if piece.version is not None:
+        wanted = np.flatnonzero(rows.column("schema_id").to_numpy() == piece.version)
+        if len(wanted) < rows.num_rows:
+            rows, lanes = rows.take(wanted), lanes[wanted]
+    return _Share(part, rows, txs, lanes)
 
 
 def _joined(shares: list[_Share], piece: Slice) -> Iterator[pa.RecordBatch]:
@@ -128,7 +144,7 @@ def _changes(shares: list[_Share], piece: Slice) -> pa.RecordBatch:
     database, schema, table = _names(rows.column("schema_id"), piece.names)
     columns = [
         pa.array(row + _each(shares, [share.part.base for share in shares])),
-        pa.array(np.concatenate([_lanes(share.part.lanes, piece.lane_low, piece.lane_high) for share in shares])),
+        pa.array(np.concatenate([share.lanes for share in shares])),
         pa.repeat(piece.source, rows.num_rows),
         _OPS.take(rows.column("op")),
         database,

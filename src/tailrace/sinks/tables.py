@@ -10,7 +10,7 @@ from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tailrace.contracts import Delivery, Sink, Span
+from tailrace.contracts import Content, Delivery, Sink, Span
 from tailrace.schema import TableSchema
 
 
@@ -34,7 +34,7 @@ class Debt:
 
 
 class Log(Protocol):
-    """The log as a table sink sees it, to read parts again for one table alone."""
+    """The log as a table sink sees it: each table's part of a batch is read apart, by its own job."""
 
     @property
     def log_id(self) -> str: ...
@@ -52,8 +52,12 @@ class Log(Protocol):
         """Where to cut `[start, end)` so that no part is too large for one batch; the last is `end`."""
         ...
 
-    def read(self, start: int, end: int) -> DataFrame:
-        """The changes of `[start, end)`, with the sink's columns."""
+    def contents(self, start: int, end: int) -> list[Content]:
+        """What `[start, end)` has of each table version, by the place of its first change."""
+        ...
+
+    def read(self, start: int, end: int, version: int) -> DataFrame:
+        """The changes of one table version in `[start, end)`, with the sink's columns."""
         ...
 
     def retain(self, table: str, offset: int | None) -> None:
@@ -72,8 +76,9 @@ class Keeper(Protocol):
         """Before the first batch: let tables that halted or were rolled back catch up with the others."""
         ...
 
-    def keep(self, changes: DataFrame, span: Span) -> dict[int, Kept]:
-        """Apply a batch. Returns what it brought, by the id of the table version. A repeat changes nothing."""
+    def keep(self, span: Span) -> dict[int, Kept]:
+        """Apply a batch: what the log has in `span`. Returns what it brought, by the id of the table version. A repeat
+        changes nothing."""
         ...
 
     def warnings(self) -> tuple[str, ...]:

@@ -75,7 +75,8 @@ def start_query(
     tasks = flow.sharding.count or spark.sparkContext.defaultParallelism
     carrier: Carrier
     if isinstance(sink, TableSink):
-        carrier = TableCarrier(spark, sink, delivery, flow.limits, log_path=log_path, state_dir=state_dir)
+        limits = flow.limits
+        carrier = TableCarrier(spark, sink, delivery, limits, log_path=log_path, state_dir=state_dir, tasks=tasks)
     elif isinstance(sink, RecordSink):
         key = flow.sharding.key
         carrier = RecordCarrier(sink, delivery, connector, log_path=log_path, state_dir=state_dir, tasks=tasks, key=key)

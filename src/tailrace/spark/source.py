@@ -44,6 +44,8 @@ class Options:
     """Where reading begins: for a stream, the end of the newest batch of its checkpoint."""
     end: int | None = None
     """Where a fixed range ends; absent: where the log does."""
+    version: int | None = None
+    """The table version whose changes a fixed range is read for; absent: all."""
     initial: int | None = None
     """Where the stream's first batch began."""
     log: str = ""
@@ -132,7 +134,8 @@ class RangeReader(DataSourceReader):
             log = LogReader(self._options.path, self._options.start)
             start = log.earliest if self._options.start is None else self._options.start
             end = log.end if self._options.end is None else self._options.end
-            return [SlicePartition(piece) for piece in log.slices(start, end, self._options.tasks)]
+            slices = log.slices(start, end, self._options.tasks, self._options.version)
+            return [SlicePartition(piece) for piece in slices]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition)

@@ -1,4 +1,4 @@
-"""Batches into tables: the driver gives them to the sink's keeper, with the log to read parts of it again."""
+"""Batches into tables: the driver tells the sink's keeper what is next in the log, which it reads table by table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from tailrace.changelog import Limits, LogReader, Subscribers
-from tailrace.contracts import Delivery, Span
+from tailrace.contracts import Content, Delivery, Span
 from tailrace.schema import TableSchema
 from tailrace.sinks.tables import Care, TableSink
 from tailrace.spark.carrier import Carrier, canonical
@@ -26,10 +26,11 @@ class TableCarrier(Carrier):
         *,
         log_path: Path,
         state_dir: Path,
+        tasks: int,
     ) -> None:
         """Lets tables that halted or were rolled back catch up first."""
         self.columns = list(canonical(sink.columns()).values())
-        log = SparkLog(spark, log_path, self.columns, limits, f"{delivery.pipeline}/{sink.id}")
+        log = SparkLog(spark, log_path, self.columns, limits, f"{delivery.pipeline}/{sink.id}", tasks)
         self._keeper = sink.keeper(spark, delivery, log, state_dir)
         self._keeper.settle()
 
@@ -37,7 +38,7 @@ class TableCarrier(Carrier):
         return self._keeper.mark()
 
     def carry(self, frame: DataFrame, span: Span) -> dict[int, Count]:
-        kept = self._keeper.keep(frame, span)
+        kept = self._keeper.keep(span)
         return {number: Count(each.rows, 0, each.last_us) for number, each in kept.items()}
 
     def warnings(self) -> tuple[str, ...]:
@@ -51,10 +52,10 @@ class SparkLog:
     """Implements `sinks.tables.Log`. `columns` are what the sink asked for."""
 
     def __init__(
-        self, spark: SparkSession, path: Path, columns: Sequence[Column], limits: Limits, subscriber: str
+        self, spark: SparkSession, path: Path, columns: Sequence[Column], limits: Limits, subscriber: str, tasks: int
     ) -> None:
         self._spark, self._path, self._columns, self._limits = spark, path, columns, limits
-        self._subscriber = subscriber
+        self._subscriber, self._tasks = subscriber, tasks
         self._reader = LogReader(path)
         spark.dataSource.register(LogSource)
 
@@ -80,9 +81,13 @@ class SparkLog:
             found.append(start)
         return found
 
-    def read(self, start: int, end: int) -> DataFrame:
-        tasks = self._spark.sparkContext.defaultParallelism
-        options = Options(str(self._path), tasks=tasks, start=start, end=end, log=self.log_id).as_text()
+    def contents(self, start: int, end: int) -> list[Content]:
+        return LogReader(self._path, start).contents(start, end)
+
+    def read(self, start: int, end: int, version: int) -> DataFrame:
+        options = Options(
+            str(self._path), tasks=self._tasks, start=start, end=end, version=version, log=self.log_id
+        ).as_text()
         return self._spark.read.format(LogSource.name()).options(**options).load().select(*self._columns)
 
     def retain(self, table: str, offset: int | None) -> None:

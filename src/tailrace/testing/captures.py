@@ -20,12 +20,12 @@ ITEMS = TableSchema(0, "shop", "public", "items", (Column("id", "bigint"), Colum
 
 @dataclass(frozen=True)
 class Row:
-    """One change of a hand-made transaction."""
+    """One change of a hand-made transaction. Images that are text are taken as they are."""
 
     op: str
-    key: dict[str, Any] | None
-    before: dict[str, Any] | None = None
-    after: dict[str, Any] | None = None
+    key: dict[str, Any] | str | None
+    before: dict[str, Any] | str | None = None
+    after: dict[str, Any] | str | None = None
     unchanged: list[str] | None = None
     headers: dict[str, str] | None = None
     table: TableSchema = field(default=ITEMS)
@@ -89,4 +89,4 @@ def _txs(transactions: Sequence[Sequence[Row]], first_xid: int, open_end: bool) 
 
 
 def _text(value: Any) -> str | None:
-    return None if value is None else json.dumps(value, separators=(",", ":"))
+    return value if value is None or isinstance(value, str) else json.dumps(value, separators=(",", ":"))

@@ -52,4 +52,4 @@ def sink_of(kind: str, folder: Path, **options: Any) -> LakeSink:
 @pytest.fixture
 def lake(spark: SparkSession, make: MakeSink, tmp_path: Path) -> Callable[..., Lake]:
     """`lake(**options)`: a sink with a feed of its own."""
-    return lambda **options: Lake(spark, make(**options), Feed(spark), tmp_path / "state")
+    return lambda **options: Lake(spark, make(**options), Feed(tmp_path / "log"), tmp_path / "state")

@@ -1,18 +1,18 @@
-"""A log in memory for lake sinks: changes are written by hand."""
+"""A small change log for lake sinks, written by the real writer: its changes are made by hand."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-
-from tailrace.change import CHANGES_DDL
+from tailrace.changelog import LogReader, LogWriter, Subscribers
 from tailrace.contracts import Span
 from tailrace.schema import Column, TableSchema
+from tailrace.testing.captures import Row, capture
 
-LOG_ID = "log-1"
 Image = dict[str, Any]
 
 
@@ -21,72 +21,59 @@ def schema_of(number: int, table: str, columns: Mapping[str, str], key: tuple[st
     return TableSchema(number, "shop", "public", table, named, key, relation=100)
 
 
-class Feed:
-    """Changes of one or more tables. Implements the `Log` of `sinks.tables`."""
+MESSAGES = schema_of(99, "messages", {}, ())
 
-    def __init__(self, spark: SparkSession, *schemas: TableSchema) -> None:
-        self._spark = spark
-        self._versions = {schema.id: schema for schema in schemas}
-        self.changes: list[dict[str, Any]] = []
-        self.retained: dict[str, int] = {}
-        self.log_id = LOG_ID
-        self.earliest = 0
+
+class Feed:
+    """Changes of one or more tables. Each is a transaction of its own, and in the log when `flush` was called."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._waiting: list[Row] = []
+        self._write()
 
     @property
-    def end(self) -> int:
-        return len(self.changes)
+    def log_id(self) -> str:
+        return LogReader(self.path).log_id
+
+    @property
+    def retained(self) -> dict[str, int]:
+        """What the log keeps, and for which table."""
+        return {each.name.rpartition("/")[2]: each.offset for each in Subscribers(self.path).all()}
 
     def add(self, schema: TableSchema, op: str, image: Image | None = None, **more: Any) -> Feed:
-        """One change, a transaction of its own. `image`: the row, or the key's columns of a delete."""
-        self._versions[schema.id] = schema
-        seq = self.end
+        """One change. `image`: the row, or the key's columns of a delete."""
         key = {name: image[name] for name in schema.key} if image and schema.key else None
-        texts = {"after": _text(image)} if op in "cur" else {"before": _text(image)}
-        self.changes.append(
-            {
-                "seq": seq, "lane": 0, "source": "shop", "op": op, "database": "shop", "schema": schema.schema,
-                "table": schema.table, "key": _text(key), "before": None, "after": None, "unchanged": None,
-                "ts_us": 1_700_000_000_000_000 + seq, "captured_us": 0, "tx_id": str(seq), "tx_ordinal": 0,
-                "tx_last": True, "position": f"0/{seq:X}", "schema_id": schema.id, "headers": None,
-                **texts, **more,
-            }
-        )  # fmt: skip
+        images = {"after" if op in "cur" else "before": _text(image)}
+        self._waiting.append(Row(op, _text(key), table=schema, **{**images, **more}))
         return self
+
+    def say(self) -> Feed:
+        """A logical message, which is of no table."""
+        return self.add(MESSAGES, "m")
 
     def move(self, schema: TableSchema, old: Image, new: Image, unchanged: list[str] | None = None) -> Feed:
         """A row gets another key."""
         keys = [{name: image[name] for name in schema.key} for image in (old, new)]
-        self.add(schema, "d", keys[0], headers={"new_key": json.dumps(keys[1])})
-        return self.add(schema, "c", new, headers={"old_key": json.dumps(keys[0])}, unchanged=unchanged)
+        self.add(schema, "d", keys[0], headers={"new_key": _text(keys[1])})
+        return self.add(schema, "c", new, headers={"old_key": _text(keys[0])}, unchanged=unchanged)
 
     def evolve(self, schema: TableSchema, defaults: Mapping[str, Any] | None = None) -> Feed:
         """The table has another version from here on."""
-        image = json.dumps({"version": schema.id, "defaults": dict(defaults or {})})
-        return self.add(schema, "s", None, after=image)
+        return self.add(schema, "s", after={"version": schema.id, "defaults": dict(defaults or {})})
 
-    # -- the log ---------------------------------------------------------------------------------------------
+    def flush(self, start: int) -> Span:
+        """Write what waits. Returns all from `start` on."""
+        waiting, self._waiting = self._waiting, []
+        return Span(self.log_id, start, self._write(*waiting))
 
-    def versions(self) -> Mapping[int, TableSchema]:
-        return self._versions
-
-    def ends(self, start: int, end: int) -> list[int]:
-        return [*range(start + 3, end, 3), end]
-
-    def read(self, start: int, end: int) -> DataFrame:
-        columns = CHANGES_DDL.replace(" not null", "")
-        frame = self._spark.createDataFrame([], columns)
-        rows = [tuple(change[name] for name in frame.columns) for change in self.changes[start:end]]
-        return self._spark.createDataFrame(rows, frame.schema).selectExpr("*", "concat('e', seq) as event_id")
-
-    def retain(self, table: str, offset: int | None) -> None:
-        if offset is None:
-            self.retained.pop(table, None)
-        else:
-            self.retained[table] = offset
-
-    def span(self, start: int, end: int | None = None) -> Span:
-        return Span(self.log_id, start, self.end if end is None else end)
+    def _write(self, *changes: Row) -> int:
+        with closing(LogWriter(self.path, "shop")) as writer:
+            if changes:
+                writer.append(capture(*([each] for each in changes), first_xid=writer.end))
+            return writer.end
 
 
 def _text(image: Image | None) -> str | None:
+    """With blanks, as a database writes JSON."""
     return None if image is None else json.dumps(image)

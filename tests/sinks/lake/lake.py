@@ -7,10 +7,13 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from tailrace.changelog import Limits
 from tailrace.contracts import Delivery
 from tailrace.sinks.lake import LakeSink
 from tailrace.sinks.lake.keeper import LakeKeeper
 from tailrace.sinks.lake.target import Target
+from tailrace.spark.carrier import canonical
+from tailrace.spark.tables import SparkLog
 from tests.sinks.lake.feed import Feed
 
 DELIVERY = Delivery("shop-feed", "acme", "shop")
@@ -24,13 +27,16 @@ class Lake:
         self.at = 0
 
     def open(self) -> LakeKeeper:
-        return self.sink.keeper(self.spark, DELIVERY, self.feed, self.state)
+        columns = list(canonical(self.sink.columns()).values())
+        few = Limits(max_events=3)
+        log = SparkLog(self.spark, self.feed.path, columns, few, f"{DELIVERY.pipeline}/{self.sink.id}", tasks=2)
+        return self.sink.keeper(self.spark, DELIVERY, log, self.state)
 
     def keep(self, start: int | None = None) -> None:
         """Deliver what the feed has since the last time, or from `start` on."""
-        first = self.at if start is None else start
-        self.keeper.keep(self.feed.read(first, self.feed.end), self.feed.span(first))
-        self.at = self.feed.end
+        span = self.feed.flush(self.at if start is None else start)
+        self.keeper.keep(span)
+        self.at = span.end
 
     def again(self, sink: LakeSink | None = None) -> None:
         """Start anew, as after a crash, perhaps with another configuration."""

@@ -71,7 +71,7 @@ def test_a_namespace_that_somebody_else_makes_meanwhile(spark: SparkSession, tmp
 
 def test_a_warehouse_that_is_its_own_catalog(spark: SparkSession, tmp_path: Path) -> None:
     sink = IcebergSink.from_document({"id": "lake", "write_mode": "upsert", "warehouse": str(tmp_path / "lake")})
-    table = Lake(spark, sink, Feed(spark), tmp_path / "state")
+    table = Lake(spark, sink, Feed(tmp_path / "log"), tmp_path / "state")
     change_and_repeat(table)
     assert table.rows() == LEFT
     assert (tmp_path / "lake" / "default" / "public__orders" / "metadata").is_dir()
@@ -80,7 +80,7 @@ def test_a_warehouse_that_is_its_own_catalog(spark: SparkSession, tmp_path: Path
 def test_delta_tables_at_a_path_are_in_the_catalog_too(spark: SparkSession, tmp_path: Path) -> None:
     """Also after the catalog has forgotten them, as Spark's own does when its process ends."""
     sink = sink_of("delta", tmp_path, catalog="by_path")
-    table = Lake(spark, sink, Feed(spark), tmp_path / "state")
+    table = Lake(spark, sink, Feed(tmp_path / "log"), tmp_path / "state")
     change_and_repeat(table)
     named = "SELECT * FROM by_path.public__orders ORDER BY id"
     assert [row.asDict() for row in spark.sql(named).collect()] == table.rows() == LEFT
@@ -95,7 +95,9 @@ def test_delta_tables_that_a_catalog_places(spark: SparkSession, tmp_path: Path)
         DeltaSink.from_document({"id": "lake", "catalog": "placed"}).target(spark, "t", "me/lake/1")
     assert refused.value.code == "sink.catalog_forgets"
     spark.sql(f"CREATE DATABASE placed LOCATION '{tmp_path}/warehouse'")
-    table = Lake(spark, _Placed(id="lake", catalog="placed", write_mode="upsert"), Feed(spark), tmp_path / "state")
+    table = Lake(
+        spark, _Placed(id="lake", catalog="placed", write_mode="upsert"), Feed(tmp_path / "log"), tmp_path / "state"
+    )
     change_and_repeat(table)
     assert table.rows() == LEFT
     assert (tmp_path / "warehouse" / "public__orders" / "_delta_log").is_dir()

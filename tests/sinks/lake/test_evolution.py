@@ -107,8 +107,7 @@ def test_a_table_that_halts_is_caught_up_alone(lake: MakeLake, make: MakeSink) -
     [warning] = table.keeper.warnings()
     assert "public.orders" in warning and "evolution: adapt" in warning
     assert table.feed.retained == {"public.orders": 1}
-    table.feed.add(V1, "m").changes[-1]["op"] = "m"
-    table.feed.add(TEXT_N, "u", {"id": 2, "n": "zwei", "note": "b"}).add(OTHER, "u", {"id": 1, "d": "2.00"})
+    table.feed.say().add(TEXT_N, "u", {"id": 2, "n": "zwei", "note": "b"}).add(OTHER, "u", {"id": 1, "d": "2.00"})
     table.keep()
     assert str(table.rows("public__other")[0]["d"]) == "2.00"
     table.again(make(evolution="adapt"))
@@ -148,7 +147,8 @@ def test_history_has_every_change(lake: MakeLake) -> None:
         ("c", 2, 3, "b", None),
     ]
     assert [row["_seq"] for row in rows] == [0, 1, 2, 3, 5]
-    assert rows[0]["_event_id"] == "e0" and rows[0]["_position"] == "0/0" and rows[0]["_tx"] == "0"
+    assert rows[0]["_position"] == "0/0" and rows[0]["_tx"] == "0"
+    assert len({row["_event_id"] for row in rows}) == len(rows)
 
 
 def test_soft_deletes_stay_marked(lake: MakeLake) -> None:

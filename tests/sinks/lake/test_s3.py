@@ -48,7 +48,7 @@ def sinks(store: str, tmp_path: Path) -> dict[str, LakeSink]:
 def test_tables_in_a_bucket(
     spark: SparkSession, store: str, sinks: dict[str, LakeSink], kind: str, tmp_path: Path
 ) -> None:
-    table = Lake(spark, sinks[kind], Feed(spark), tmp_path / "state")
+    table = Lake(spark, sinks[kind], Feed(tmp_path / "log"), tmp_path / "state")
     table.feed.add(ORDERS, "c", {"id": 1, "note": "a"}).add(ORDERS, "c", {"id": 2, "note": "b"})
     table.keep()
     table.feed.add(ORDERS, "u", {"id": 1, "note": "c"}).add(ORDERS, "d", {"id": 2})

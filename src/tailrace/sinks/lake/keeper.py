@@ -1,4 +1,5 @@
-"""The driver's side of a lake sink: each batch is read once, each table in it is brought up to the batch's end.
+"""The driver's side of a lake sink: each table in a batch is brought up to the batch's end, by jobs that read its part
+of the log.
 
 A table's own mark says what it has (Law 4): a repeat, a lost checkpoint or a rolled back table is caught up from there.
 A table that cannot go on halts alone; the log keeps what it still needs, and the next start tries again.
@@ -8,16 +9,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from tailrace.config.secret import redact
 from tailrace.contracts import Delivery, Span
@@ -25,9 +24,9 @@ from tailrace.errors import LogError, SinkError
 from tailrace.schema import TableSchema
 from tailrace.sinks.lake.ledger import Entry, Ledger
 from tailrace.sinks.lake.maintenance import LakeCare, Turns
-from tailrace.sinks.lake.share import Share, steps, survey
+from tailrace.sinks.lake.share import Share, shares_of, steps
 from tailrace.sinks.lake.table import KeptTable
-from tailrace.sinks.lake.target import Target, lake_session, viewed
+from tailrace.sinks.lake.target import Target
 from tailrace.sinks.tables import Kept, Log
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ class LakeKeeper:
     def __init__(self, sink: LakeSink, spark: SparkSession, delivery: Delivery, log: Log, state_dir: Path) -> None:
         self._sink, self._spark, self._delivery, self._log = sink, spark, delivery, log
         self._ledger = Ledger(state_dir / "tables.json", log.log_id)
-        self._session = lake_session(spark, {})
         self._tables: dict[str, KeptTable] = {}
         self._schemas: dict[str, TableSchema] = {}
         self._tended: dict[str, Target] = {}
@@ -62,12 +60,12 @@ class LakeKeeper:
             if entry.reason or start < entry.mark:
                 self._catch_up(name, start, end)
 
-    def keep(self, changes: DataFrame, span: Span) -> dict[int, Kept]:
-        with self._held(changes) as view:
-            shares = self._survey(view)
-            entries = dict(self._each(shares, lambda share: self._apply(view, share, span.start, span.end)))
+    def keep(self, span: Span) -> dict[int, Kept]:
+        shares = self._shares(span.start, span.end)
+        entries = dict(self._each(shares, lambda share: self._apply(share, span.start, span.end)))
         self._ledger.move(max(self._ledger.state.mark, span.end), entries)
-        return {part.schema.id: Kept(part.rows, part.last_us) for share in shares for part in share.parts}
+        kept = [part.content for share in shares for part in share.parts]
+        return {content.schema_id: Kept(content.rows, content.last_us) for content in kept}
 
     def warnings(self) -> tuple[str, ...]:
         tables = self._ledger.state.tables
@@ -86,18 +84,8 @@ class LakeKeeper:
                 self._tended[name] = self._sink.kept(self._spark, schema, self._delivery, self._log.log_id)
         return {name: target for name, target in self._tended.items() if target.state() is not None}
 
-    @contextmanager
-    def _held(self, changes: DataFrame) -> Iterator[str]:
-        """A view of the changes, which are read once."""
-        changes = changes.persist()
-        try:
-            with viewed(changes) as view:
-                yield view
-        finally:
-            changes.unpersist()
-
-    def _survey(self, view: str) -> list[Share]:
-        return survey(self._session.table(view), self._log.versions())
+    def _shares(self, start: int, end: int) -> list[Share]:
+        return shares_of(self._log.contents(start, end), self._log.versions())
 
     # -- one table -------------------------------------------------------------------------------------------
 
@@ -116,7 +104,7 @@ class LakeKeeper:
             raise failure
         return results
 
-    def _apply(self, view: str, share: Share, start: int, end: int) -> Entry:
+    def _apply(self, share: Share, start: int, end: int) -> Entry:
         """Bring one table to `end`; where it halts, say so and keep the log for it."""
         known = self._ledger.state.tables.get(share.name, Entry())
         if known.reason:
@@ -128,7 +116,7 @@ class LakeKeeper:
                 known = self._ledger.state.tables[share.name]
                 if known.reason:
                     return known
-            self._bring(table, view, share, start, end)
+            self._bring(table, share, start, end)
         except SinkError as error:
             return self._halted(share.name, max(known.mark, table.committed), error)
         return Entry(table.committed)
@@ -140,16 +128,14 @@ class LakeKeeper:
         self._log.retain(name, mark)
         return Entry(mark, f"{error}; {error.hint}")
 
-    def _bring(self, table: KeptTable, view: str, share: Share, start: int, end: int) -> None:
-        ids = [part.schema.id for part in share.parts]
-        mine = table.target.session.table(view).filter(F.col("schema_id").isin(ids))
-        table.target.tune(sum(part.rows for part in share.parts))
+    def _bring(self, table: KeptTable, share: Share, start: int, end: int) -> None:
+        table.target.tune(sum(part.content.rows for part in share.parts))
         breaking = frozenset("s" if self._sink.write_mode == "append" else "st")
         for attempt in range(CONFLICT_TRIES):
             try:
                 with self._turns.of(share.name):
-                    for step in steps(mine, share, max(start, table.mark()), end, breaking):
-                        table.apply(step, mine)
+                    for step in steps(share, max(start, table.mark()), end, breaking):
+                        table.apply(step)
                 return
             except Exception as error:
                 if attempt + 1 == CONFLICT_TRIES or not table.target.is_conflict(error):
@@ -168,10 +154,9 @@ class LakeKeeper:
             return
         entry = Entry(start)
         for until in self._log.ends(start, end):
-            with self._held(self._log.read(start, until)) as view:
-                self._ledger.state.tables[name] = Entry(start)
-                for share in (each for each in self._survey(view) if each.name == name):
-                    entry = self._apply(view, share, start, until)
+            self._ledger.state.tables[name] = Entry(start)
+            for share in (each for each in self._shares(start, until) if each.name == name):
+                entry = self._apply(share, start, until)
             if entry.reason:
                 break
             start = until
@@ -183,7 +168,7 @@ class LakeKeeper:
         with self._lock:
             if name not in self._tables:
                 newest = [schema for schema in self._log.versions().values() if schema.name == name][-1]
-                self._tables[name] = KeptTable(self._sink, self._spark, newest, self._delivery, self._log.log_id)
+                self._tables[name] = KeptTable(self._sink, self._spark, newest, self._delivery, self._log)
                 self._schemas[name] = newest
             return self._tables[name]
 

@@ -17,7 +17,8 @@ from tailrace.sinks.lake import evolve, merge
 from tailrace.sinks.lake.columns import JSON, is_verbatim
 from tailrace.sinks.lake.fold import Reading, folded, last_of_each_key, with_moved, with_row
 from tailrace.sinks.lake.share import Clear, Evolve, Rows, Step
-from tailrace.sinks.lake.target import LOG, Shape
+from tailrace.sinks.lake.target import LOG, Shape, viewed
+from tailrace.sinks.tables import Log
 
 if TYPE_CHECKING:
     from tailrace.sinks.lake import LakeSink
@@ -37,11 +38,9 @@ SOFT: dict[str, DataType] = {"_is_deleted": BooleanType(), "_deleted_at": Timest
 
 
 class KeptTable:
-    def __init__(
-        self, sink: LakeSink, spark: SparkSession, schema: TableSchema, delivery: Delivery, log_id: str
-    ) -> None:
-        self._sink, self._log_id = sink, log_id
-        self.target = sink.kept(spark, schema, delivery, log_id)
+    def __init__(self, sink: LakeSink, spark: SparkSession, schema: TableSchema, delivery: Delivery, log: Log) -> None:
+        self._sink, self._log = sink, log
+        self.target = sink.kept(spark, schema, delivery, log.log_id)
         self._mark: int | None = None
         self._state: int | None = None
         self.committed = 0
@@ -66,13 +65,13 @@ class KeptTable:
         """Somebody else wrote: look again."""
         self._mark, self._empty = None, False
 
-    def apply(self, step: Step, changes: DataFrame) -> None:
-        """Do one step. `changes` are the table's of the batch."""
+    def apply(self, step: Step) -> None:
+        """Do one step."""
         if step.end <= self.mark():
             return
         match step:
             case Rows():
-                self._rows(step, changes)
+                self._rows(step)
             case Clear():
                 self._clear(step.end)
             case Evolve():
@@ -105,13 +104,12 @@ class KeptTable:
         defaults = evolve.defaults_of(step.image) if mirrors and not anew else {}  # history keeps what was
         evolve.evolve(self.target, step.schema, self._sink, defaults, step.end)
 
-    def _rows(self, step: Rows, changes: DataFrame) -> None:
+    def _rows(self, step: Rows) -> None:
         """Apply rows. Where values do not fit and columns change for them, begin again with the new columns."""
         done = False
         while not done:
             shape = self._ready(step.schema)
-            mine = (F.col("schema_id") == step.schema.id) & (F.col("seq") >= max(step.start, self.mark()))
-            rows = changes.filter(mine & (F.col("seq") < step.end) & (F.col("op") != "s"))
+            rows = self._read(step)
             reading = _reading(step.schema, shape)
             if self._sink.write_mode == "append":
                 done = self._append(_history(rows, reading), reading, step)
@@ -120,11 +118,17 @@ class KeptTable:
             else:
                 done = self._upsert(rows, reading, step)
 
+    def _read(self, step: Rows) -> DataFrame:
+        changes = self._log.read(max(step.start, self.mark()), step.end, step.schema.id)
+        with viewed(changes) as view:
+            found = self.target.session.table(view)
+        return found.filter("op <> 's'") if "s" in step.content.ops else found
+
     def _ready(self, schema: TableSchema) -> Shape:
         """The table, made where it is missing and with the columns of `schema`."""
         shape = self.target.shape()
         if shape is None:
-            evolve.create(self.target, schema, self._sink, self._own_columns(), self._log_id)
+            evolve.create(self.target, schema, self._sink, self._own_columns(), self._log.log_id)
             self._empty = True
         elif shape.version is None or schema.follows(shape.version):
             evolve.evolve(self.target, schema, self._sink, {}, None)
@@ -141,7 +145,7 @@ class KeptTable:
     # -- rows ------------------------------------------------------------------------------------------------
 
     def _keyless(self, rows: DataFrame, reading: Reading, step: Rows) -> DataFrame:
-        changed = rows.filter(~F.col("op").isin("c", "r")).limit(1).collect()
+        changed = step.content.ops - {"c", "r", "s", "t"}
         if changed or self._sink.without_key == "halt":
             raise SinkError(
                 "sink.no_key",
@@ -154,17 +158,18 @@ class KeptTable:
     def _upsert(self, rows: DataFrame, reading: Reading, step: Rows) -> bool:
         if step.only_inserts and self._holds_this_log_alone():
             return self._append(with_row(rows, reading).select("row", *self._alive()), reading, step)
-        if not step.lazy:
+        lazy = step.content.lazy
+        if not lazy:
             return self._merge(last_of_each_key(rows, reading), reading, step)
         whole = with_row(rows, reading)
-        if step.moved:
+        if step.content.moved_lazily:
             here = self.target.session.table(self.target.sql_name)
-            whole = with_moved(whole, reading, step.lazy, here)
-        return self._merge(folded(whole, step.lazy), reading, step)
+            whole = with_moved(whole, reading, lazy, here)
+        return self._merge(folded(whole, lazy), reading, step)
 
     def _holds_this_log_alone(self) -> bool:
         """Whether an insert is of a key that the table cannot have."""
-        return not self._sink.soft_delete and self.target.existing().properties.get(LOG) == self._log_id
+        return not self._sink.soft_delete and self.target.existing().properties.get(LOG) == self._log.log_id
 
     def _alive(self) -> list[Column]:
         return [F.lit(False).alias("_is_deleted")] if self._sink.soft_delete else []

@@ -1,0 +1,102 @@
+"""What a range of the log has of each table, from the small columns of its frames."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.change import OPS
+from tailrace.changelog.slices import Column, Part, Slice, read_part
+from tailrace.changelog.storage import Directory
+from tailrace.contracts import Break, Content
+
+_BREAKS = tuple(map(OPS.index, ("t", "s")))
+_OLD_KEY = '"old_key":'
+"""How a row's headers say that it had another key. In the text of another header its quotes would be escaped."""
+
+
+@dataclass
+class _Tally:
+    """A version's changes, as far as they were looked at."""
+
+    rows: int = 0
+    first: int = np.iinfo(np.int64).max
+    last: int = -1
+    last_us: int = 0
+    ops: set[int] = field(default_factory=set)
+    lazy: set[str] = field(default_factory=set)
+    moved: bool = False
+    moved_lazily: bool = False
+    breaks: list[Break] = field(default_factory=list)
+
+    def content(self, schema_id: int) -> Content:
+        return Content(
+            schema_id,
+            self.rows,
+            self.first,
+            self.last,
+            self.last_us,
+            frozenset(OPS[op] for op in self.ops),
+            tuple(sorted(self.lazy)),
+            self.moved,
+            self.moved_lazily,
+            tuple(sorted(self.breaks, key=lambda each: each.seq)),
+        )
+
+
+def contents(piece: Slice) -> list[Content]:
+    """Of a slice with all lanes; the version whose first change comes first is first."""
+    storage = Directory(piece.path)
+    found: dict[int, _Tally] = {}
+    for part in piece.parts:
+        rows, txs = read_part(storage, part)
+        _count(part, rows, txs, found)
+    return sorted((tally.content(number) for number, tally in found.items()), key=lambda each: each.first)
+
+
+def _count(part: Part, rows: pa.RecordBatch, txs: pa.RecordBatch, found: dict[int, _Tally]) -> None:
+    seq = rows.column("row").to_numpy() + np.int64(part.base)
+    inside = np.ones(len(seq), dtype=bool)
+    if part.low is not None:
+        inside &= seq >= part.low
+    if part.high is not None:
+        inside &= seq < part.high
+    schema_ids = rows.column("schema_id").to_numpy()
+    for number in np.unique(schema_ids[inside]).tolist():
+        mine = np.flatnonzero(inside & (schema_ids == number))
+        tally = found.setdefault(number, _Tally())
+        _add(tally, rows, mine, seq[mine])
+        tally.last_us = max(tally.last_us, int(_numbers(txs, "ts_us")[_numbers(rows, "tx")[mine]].max()))
+
+
+def _add(tally: _Tally, rows: pa.RecordBatch, mine: np.ndarray, seq: np.ndarray) -> None:
+    """Count the changes at `mine`, whose offsets are `seq`."""
+    ops = _numbers(rows, "op")[mine]
+    tally.rows += len(seq)
+    tally.first, tally.last = min(tally.first, int(seq.min())), max(tally.last, int(seq.max()))
+    tally.ops |= set(np.unique(ops).tolist())
+    images: Column = rows.column("after")
+    for place in np.flatnonzero(np.isin(ops, _BREAKS)).tolist():
+        tally.breaks.append(Break(int(seq[place]), OPS[ops[place]], images[int(mine[place])].as_py()))
+    unchanged: Column = rows.column("unchanged")
+    lacks = _true(pc.not_equal(unchanged, pa.scalar("[]")))[mine]
+    if lacks.any():
+        texts = unchanged.take(pa.array(mine[lacks])).unique().to_pylist()
+        tally.lazy |= {name for text in texts for name in json.loads(text)}
+    headers: Column = rows.column("headers")
+    if headers.null_count < len(headers):
+        moved = _true(pc.match_substring(headers, _OLD_KEY))[mine]
+        tally.moved |= bool(moved.any())
+        tally.moved_lazily |= bool((moved & lacks).any())
+
+
+def _true(answers: Column) -> np.ndarray:
+    return np.asarray(answers.fill_null(False))
+
+
+def _numbers(batch: pa.RecordBatch, name: str) -> np.ndarray:
+    return batch.column(name).to_numpy()
