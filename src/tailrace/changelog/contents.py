@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,14 +59,25 @@ def contents(piece: Slice) -> list[Content]:
     return sorted((tally.content(number) for number, tally in found.items()), key=lambda each: each.first)
 
 
+def keys(piece: Slice) -> Iterator[Column]:
+    """The keys of a slice's changes, frame by frame."""
+    storage = Directory(piece.path)
+    for part in piece.parts:
+        rows, _ = read_part(storage, part)
+        wanted = _inside(part, rows) & (_numbers(rows, "schema_id") == piece.version)
+        yield rows.column("key").filter(pa.array(wanted))
+
+
+def _inside(part: Part, rows: pa.RecordBatch) -> np.ndarray:
+    """Which rows are in the range."""
+    seq = _numbers(rows, "row") + np.int64(part.base)
+    low, high = part.low or 0, np.iinfo(np.int64).max if part.high is None else part.high
+    return (seq >= low) & (seq < high)
+
+
 def _count(part: Part, rows: pa.RecordBatch, txs: pa.RecordBatch, found: dict[int, _Tally]) -> None:
-    seq = rows.column("row").to_numpy() + np.int64(part.base)
-    inside = np.ones(len(seq), dtype=bool)
-    if part.low is not None:
-        inside &= seq >= part.low
-    if part.high is not None:
-        inside &= seq < part.high
-    schema_ids = rows.column("schema_id").to_numpy()
+    seq, inside = _numbers(rows, "row") + np.int64(part.base), _inside(part, rows)
+    schema_ids = _numbers(rows, "schema_id")
     for number in np.unique(schema_ids[inside]).tolist():
         mine = np.flatnonzero(inside & (schema_ids == number))
         tally = found.setdefault(number, _Tally())

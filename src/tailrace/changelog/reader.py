@@ -6,10 +6,13 @@ import bisect
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
 
 from tailrace.change import LANES
 from tailrace.changelog import frames, manifest
-from tailrace.changelog.contents import contents
+from tailrace.changelog.contents import contents, keys
 from tailrace.changelog.manifest import FrameRef, Header, Line
 from tailrace.changelog.slices import Part, Slice
 from tailrace.changelog.storage import Directory
@@ -129,6 +132,11 @@ class LogReader:
         """What `[start, end)` has of each table, by the place of its first change. Texts of rows are not looked at."""
         [everything] = self.slices(start, end, 1)
         return contents(everything)
+
+    def keys(self, start: int, end: int, version: int) -> Iterator[pa.Array[Any]]:
+        """The keys of a table version's changes in `[start, end)`."""
+        [everything] = self.slices(start, end, 1, version)
+        return keys(everything)
 
     def _open(self, start: int | None) -> None:
         headers = self._headers()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.contracts import Content, Delivery, Sink, Span
@@ -58,6 +59,10 @@ class Log(Protocol):
 
     def read(self, start: int, end: int, version: int) -> DataFrame:
         """The changes of one table version in `[start, end)`, with the sink's columns."""
+        ...
+
+    def keys(self, start: int, end: int, version: int) -> Iterator[pa.Array[Any]]:
+        """The keys of those changes, as texts."""
         ...
 
     def retain(self, table: str, offset: int | None) -> None:

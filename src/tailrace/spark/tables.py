@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from tailrace.changelog import Limits, LogReader, Subscribers
@@ -89,6 +91,9 @@ class SparkLog:
             str(self._path), tasks=self._tasks, start=start, end=end, version=version, log=self.log_id
         ).as_text()
         return self._spark.read.format(LogSource.name()).options(**options).load().select(*self._columns)
+
+    def keys(self, start: int, end: int, version: int) -> Iterator[pa.Array[Any]]:
+        return LogReader(self._path, start).keys(start, end, version)
 
     def retain(self, table: str, offset: int | None) -> None:
         subscribers, name = Subscribers(self._path), f"{self._subscriber}/{table}"

@@ -165,9 +165,10 @@ class Lakehouse:
         return Rollback(table.source, version, mark, before, running, mark >= self._log.earliest)
 
     def roll_back(self, plan: Rollback) -> None:
-        self._refuse_second_writer(self.find(plan.table))
+        table = self.find(plan.table)
+        self._refuse_second_writer(table)
         try:
-            self.find(plan.table).target.roll_back(plan.version)
+            table.target.roll_back(plan.version)
         except FAILURES as error:
             message = f"{plan.table} cannot be rolled back: {reason(error)}"
             raise SinkError(

@@ -43,7 +43,7 @@ class Feed:
 
     def add(self, schema: TableSchema, op: str, image: Image | None = None, **more: Any) -> Feed:
         """One change. `image`: the row, or the key's columns of a delete."""
-        key = {name: image[name] for name in schema.key} if image and schema.key else None
+        key = _key(schema, image) if image and schema.key else None
         images = {"after" if op in "cur" else "before": _text(image)}
         self._waiting.append(Row(op, _text(key), table=schema, **{**images, **more}))
         return self
@@ -54,7 +54,7 @@ class Feed:
 
     def move(self, schema: TableSchema, old: Image, new: Image, unchanged: list[str] | None = None) -> Feed:
         """A row gets another key."""
-        keys = [{name: image[name] for name in schema.key} for image in (old, new)]
+        keys = [_key(schema, image) for image in (old, new)]
         self.add(schema, "d", keys[0], headers={"new_key": _text(keys[1])})
         return self.add(schema, "c", new, headers={"old_key": _text(keys[0])}, unchanged=unchanged)
 
@@ -72,6 +72,10 @@ class Feed:
             if changes:
                 writer.append(capture(*([each] for each in changes), first_xid=writer.end))
             return writer.end
+
+
+def _key(schema: TableSchema, image: Image) -> Image:
+    return {column.name: image[column.name] for column in schema.columns if column.name in schema.key}
 
 
 def _text(image: Image | None) -> str | None:

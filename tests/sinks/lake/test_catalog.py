@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType
 
 from tailrace.errors import SinkError
-from tailrace.sinks.delta import DeltaSink, DeltaTarget
+from tailrace.sinks.delta import DeltaSink
+from tailrace.sinks.delta.target import DeltaTarget
 from tailrace.sinks.iceberg import IcebergSink
 from tailrace.sinks.lake.target import Making
 from tests.sinks.lake.conftest import sink_of

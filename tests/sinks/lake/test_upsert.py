@@ -11,6 +11,7 @@ import pytest
 from pydantic import ValidationError
 from pyspark.sql import SparkSession
 
+from tailrace.sinks.lake.target import Target
 from tests.sinks.lake.conftest import sink_of
 from tests.sinks.lake.feed import Feed, schema_of
 from tests.sinks.lake.lake import Lake
@@ -70,6 +71,34 @@ def test_columns_the_source_did_not_send_keep_their_value(lake: MakeLake) -> Non
         {"id": 41, "n": 7, "note": "newest"},
         {"id": 61, "n": 8, "note": "long 6"},
     ]
+
+
+def test_a_merge_looks_only_where_its_keys_can_be(lake: MakeLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key's columns come in another order than the table's."""
+    schema = schema_of(8, "lines", {"n": "integer", "v": "text", "day": "date"}, ("day", "n"))
+    table, merges = lake(), []
+    execute = Target.execute
+
+    def noted(self: Target, statement: str, mark: int | None = None) -> None:
+        merges.extend([statement] if statement.startswith("MERGE") else [])
+        execute(self, statement, mark)
+
+    monkeypatch.setattr(Target, "execute", noted)
+    rows = [{"n": number, "v": "a", "day": f"2024-01-{number:02}"} for number in range(1, 6)]
+    for row in rows:
+        table.feed.add(schema, "c", row)
+    table.keep()
+    table.feed.add(schema, "u", {**rows[3], "v": "b"}).add(schema, "d", {"n": 2, "day": "2024-01-02"})
+    table.keep()
+    assert [(row["n"], row["v"]) for row in table.rows("public__lines", "n")] == [
+        (1, "a"),
+        (3, "a"),
+        (4, "b"),
+        (5, "a"),
+    ]
+    [merge] = merges
+    assert "t.`n` >= cast('2' as int) AND t.`n` <= cast('4' as int)" in merge
+    assert "t.`day` >= cast('2024-01-02' as date) AND t.`day` <= cast('2024-01-04' as date)" in merge
 
 
 def test_a_truncate_and_what_follows_it(lake: MakeLake) -> None:

@@ -152,10 +152,12 @@ def _cast(text: str, target: DataType) -> str:
 
 
 def _exact_decimal(text: str, target: DecimalType) -> str:
-    """A cast alone would round."""
+    """A cast alone would round. Few digits are found quickly, zeros behind them by a closer look."""
     found = _cast(text, target)
+    few = f"instr({text}, '.') = 0 or length({text}) - instr({text}, '.') <= {target.scale}"
     digits = f"length(regexp_extract({text}, '[.]([0-9]*?)0*$', 1))"
-    return f"if(cast({found} as string) = {text} or {digits} <= {target.scale}, {found}, null)"
+    plain = f"instr({text}, 'e') = 0 and instr({text}, 'E') = 0"
+    return f"if(({plain}) and ({few} or {digits} <= {target.scale}), {found}, null)"
 
 
 def _array(text: str, element: DataType) -> str:

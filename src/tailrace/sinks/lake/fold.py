@@ -7,12 +7,12 @@ value only the table itself has.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.types import DataType, StringType, StructField, StructType
+from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StringType, StructField, StructType
 
 from tailrace.sinks.lake.columns import text, value
 from tailrace.sinks.lake.target import literal, quoted
@@ -21,7 +21,8 @@ from tailrace.sinks.lake.verbatim import members
 
 @dataclass(frozen=True)
 class Reading:
-    """How rows are read: the type of each column of the version, and its key."""
+    """How rows are read: the type of each column of the version, and its key. Values are read as texts first, so that
+    those a column does not hold can be told."""
 
     types: Mapping[str, DataType]
     key: tuple[str, ...]
@@ -29,19 +30,27 @@ class Reading:
     """Columns whose values are JSON, to be kept as they are..."""
     nested: tuple[str, ...] = ()
     """...and those that may hold some."""
+    hopeful: bool = False
+    """Whether a value that its column does not hold is an error. That is quicker."""
 
     @property
-    def texts(self) -> StructType:
-        """Every column as the text its JSON has."""
-        return StructType([StructField(name, StringType()) for name in self.types])
+    def parts(self) -> StructType:
+        """Every column as the text its JSON has; of a hopeful reading, some as their values."""
+        return StructType(
+            [StructField(name, each if self._is_direct(each) else StringType()) for name, each in self._items()]
+        )
 
     @property
     def key_texts(self) -> StructType:
         return StructType([StructField(name, StringType()) for name in self.key])
 
+    def hoping(self) -> Reading:
+        """The quicker way."""
+        return replace(self, hopeful=True)
+
     def parsed(self, image: str) -> Column:
-        """The texts of an image."""
-        row = F.from_json(F.col(image), self.texts, {"mode": "FAILFAST"})
+        """The parts of an image."""
+        row = F.from_json(F.col(image), self.parts, {"mode": "FAILFAST"})
         for names, only_nested in ((self.json, False), (self.nested, True)):
             if names:
                 found = _members(names, only_nested)(F.col(image))
@@ -72,8 +81,16 @@ class Reading:
         return F.expr(f"if({' or '.join(wrong.values())}, {found}, cast(map() as {_TEXTS}))")
 
     def strict(self) -> list[Column]:
-        """The version's columns, from the texts in `row`: a value that its column does not hold is an error."""
-        return [F.expr(_fitting(_field(name), each)).alias(name) for name, each in self._items()]
+        """The version's columns, from `row`, of a hopeful reading."""
+        assert self.hopeful
+        return [
+            F.expr(_field(name) if self._is_direct(each) else _fitting(_field(name), each)).alias(name)
+            for name, each in self._items()
+        ]
+
+    def _is_direct(self, each: DataType) -> bool:
+        """Whether the parser itself makes the value, exactly or not at all."""
+        return self.hopeful and isinstance(each, BooleanType | IntegerType | LongType)
 
     def _items(self) -> list[tuple[str, DataType]]:
         return list(self.types.items())
@@ -97,14 +114,14 @@ def _members(names: Sequence[str], only_nested: bool) -> Callable[[Column], Colu
 
 
 def last_of_each_key(rows: DataFrame, reading: Reading) -> DataFrame:
-    """The last change of each key, where every change has all columns."""
+    """The last change of each key, where every change has all columns; of a delete, those of the key."""
     last = F.max_by(F.struct("op", "after", "ts_us"), "seq").alias("last")
-    row = reading.parsed("last.after").alias("row")
-    return rows.groupBy("key").agg(last).select("key", "last.op", "last.ts_us", row, _no_names("_kept"))
+    found = rows.groupBy("key").agg(last).withColumn("image", F.coalesce("last.after", "key"))
+    return found.select("key", "last.op", "last.ts_us", reading.parsed("image").alias("row"), _no_names("_kept"))
 
 
 def with_row(rows: DataFrame, reading: Reading) -> DataFrame:
-    """Each change with its values as texts in `row`."""
+    """Each change with its parts in `row`."""
     return rows.withColumn("row", reading.parsed("after"))
 
 

@@ -7,25 +7,14 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    DateType,
-    DecimalType,
-    IntegerType,
-    LongType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
-)
 
 from tailrace.sinks.lake.columns import value
 from tailrace.sinks.lake.fold import Reading
+from tailrace.sinks.lake.ranges import Ranges
 from tailrace.sinks.lake.target import literal, quoted
 
 OP, KEPT, UNFIT, AT = "_tailrace_op", "_tailrace_kept", "_tailrace_unfit", "_tailrace_at"
 """Columns of the merge's source beside the table's."""
-
-RANGED = (DateType, DecimalType, IntegerType, LongType, StringType, TimestampNTZType, TimestampType)
-"""Key types whose ranges narrow a merge to the files that can have them."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +25,12 @@ class Measured:
     kept: bool
     """Whether some rows leave columns as the table has them."""
     unfit: list[str]
-    ranges: dict[str, tuple[str | None, str | None]]
-    """The lowest and the highest value of key columns, as text."""
+
+
+def strict_source(winners: DataFrame, reading: Reading) -> DataFrame:
+    """One typed row per key: a value that its column does not hold is an error. Every row has all columns, and a
+    delete those of its key."""
+    return winners.select(*reading.strict(), F.col("op").alias(OP), F.timestamp_micros("ts_us").alias(AT))
 
 
 def source(winners: DataFrame, reading: Reading) -> DataFrame:
@@ -61,12 +54,9 @@ def unfit_columns(name: str) -> Column:
     return F.array_distinct(F.flatten(F.collect_set(F.map_keys(F.col(name))))).alias("unfit")
 
 
-def measure(rows: DataFrame, reading: Reading) -> Measured:
-    ranged = [name for name in reading.key if isinstance(reading.types[name], RANGED)]
-    bounds = [side(F.col(quoted(name))).cast("string") for name in ranged for side in (F.min, F.max)]
-    [found] = rows.agg(F.count("*"), F.max(F.size(KEPT)), unfit_columns(UNFIT), *bounds).collect()
-    ranges = {name: (found[3 + 2 * place], found[4 + 2 * place]) for place, name in enumerate(ranged)}
-    return Measured(found[0], bool(found[1]), found[2] or [], ranges)
+def measure(rows: DataFrame) -> Measured:
+    [found] = rows.agg(F.count("*"), F.max(F.size(KEPT)), unfit_columns(UNFIT)).collect()
+    return Measured(found[0], bool(found[1]), found[2] or [])
 
 
 def fresh(rows: DataFrame, columns: Sequence[str], *, lenient: bool, soft: bool) -> DataFrame:
@@ -79,11 +69,12 @@ def fresh(rows: DataFrame, columns: Sequence[str], *, lenient: bool, soft: bool)
 
 @dataclass(frozen=True)
 class Statement:
-    """MERGE, with `{target}` and `{source}` to be filled in by `text`."""
+    """The MERGE for a source. `kept`: whether some rows leave columns as the table has them."""
 
     columns: Sequence[str]
     reading: Reading
-    measured: Measured
+    ranges: Ranges
+    kept: bool
     lenient: bool
     soft: bool
 
@@ -107,9 +98,8 @@ class Statement:
         same = [f"t.{quoted(name)} = s.{quoted(name)}" for name in self.reading.key]
         ranges = [
             f"t.{quoted(name)} {sign} cast({literal(bound)} as {self.reading.types[name].simpleString()})"
-            for name, bounds in self.measured.ranges.items()
+            for name, bounds in self.ranges.items()
             for sign, bound in zip((">=", "<="), bounds, strict=True)
-            if bound is not None
         ]
         return " AND ".join(same + ranges)
 
@@ -124,7 +114,7 @@ class Statement:
 
     def _new(self, name: str) -> str:
         new = f"s.{quoted(name)}"
-        if not self.measured.kept:
+        if not self.kept:
             return new
         return f"CASE WHEN array_contains(s.{KEPT}, {literal(name)}) THEN t.{quoted(name)} ELSE {new} END"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
@@ -16,6 +18,7 @@ from tailrace.schema import TableSchema, differences
 from tailrace.sinks.lake import evolve, merge
 from tailrace.sinks.lake.columns import JSON, is_verbatim
 from tailrace.sinks.lake.fold import Reading, folded, last_of_each_key, with_moved, with_row
+from tailrace.sinks.lake.ranges import ranges
 from tailrace.sinks.lake.share import Clear, Evolve, Rows, Step
 from tailrace.sinks.lake.target import LOG, Shape, viewed
 from tailrace.sinks.tables import Log
@@ -112,9 +115,10 @@ class KeptTable:
             rows = self._read(step)
             reading = _reading(step.schema, shape)
             if self._sink.write_mode == "append":
-                done = self._append(_history(rows, reading), reading, step)
+                done = self._append(partial(_history, rows), reading, step)
             elif not step.schema.key:
-                done = self._append(self._keyless(rows, reading, step), reading, step)
+                self._refuse_keyless(step)
+                done = self._append(partial(self._new, rows), reading, step)
             else:
                 done = self._upsert(rows, reading, step)
 
@@ -144,7 +148,7 @@ class KeptTable:
 
     # -- rows ------------------------------------------------------------------------------------------------
 
-    def _keyless(self, rows: DataFrame, reading: Reading, step: Rows) -> DataFrame:
+    def _refuse_keyless(self, step: Rows) -> None:
         changed = step.content.ops - {"c", "r", "s", "t"}
         if changed or self._sink.without_key == "halt":
             raise SinkError(
@@ -153,19 +157,25 @@ class KeptTable:
                 hint="give the table a primary key, or keep it in a sink with write_mode: append",
                 where=step.schema.name,
             )
+
+    def _new(self, rows: DataFrame, reading: Reading) -> DataFrame:
+        """Inserts, as the table gets them."""
         return with_row(rows, reading).select("row", *self._alive())
 
     def _upsert(self, rows: DataFrame, reading: Reading, step: Rows) -> bool:
         if step.only_inserts and self._holds_this_log_alone():
-            return self._append(with_row(rows, reading).select("row", *self._alive()), reading, step)
-        lazy = step.content.lazy
-        if not lazy:
+            return self._append(partial(self._new, rows), reading, step)
+        if not step.content.lazy:
+            hopeful = reading.hoping()
+            strict = merge.strict_source(last_of_each_key(rows, hopeful), hopeful)
+            if self._hopefully(step.end, lambda: self._bring(strict, reading, step, kept=False)):
+                return True
             return self._merge(last_of_each_key(rows, reading), reading, step)
         whole = with_row(rows, reading)
         if step.content.moved_lazily:
             here = self.target.session.table(self.target.sql_name)
-            whole = with_moved(whole, reading, lazy, here)
-        return self._merge(folded(whole, lazy), reading, step)
+            whole = with_moved(whole, reading, step.content.lazy, here)
+        return self._merge(folded(whole, step.content.lazy), reading, step)
 
     def _holds_this_log_alone(self) -> bool:
         """Whether an insert is of a key that the table cannot have."""
@@ -174,12 +184,16 @@ class KeptTable:
     def _alive(self) -> list[Column]:
         return [F.lit(False).alias("_is_deleted")] if self._sink.soft_delete else []
 
-    def _append(self, rows: DataFrame, reading: Reading, step: Rows) -> bool:
-        """Add rows: texts in `row`, and the sink's own columns."""
+    def _append(self, read: Callable[[Reading], DataFrame], reading: Reading, step: Rows) -> bool:
+        """Add rows. `read` gives them, parsed in one way or another in `row`, and the sink's own columns."""
+        hopeful = reading.hoping()
+        rows = read(hopeful)
         others = [name for name in rows.columns if name != "row"]
-        if self._appended(rows.select(*reading.strict(), *others), step.end):
+        strict = rows.select(*hopeful.strict(), *others)
+        if self._hopefully(step.end, lambda: self.target.append(strict, step.end)):
+            self._empty = False
             return True
-        checked = reading.typed(rows)
+        checked = reading.typed(read(reading))
         typed = checked.select(*reading.columns(), *others, reading.misfits().alias(evolve.UNFIT)).persist()
         try:
             [found] = typed.agg(F.count("*").alias("rows"), merge.unfit_columns(evolve.UNFIT)).collect()
@@ -192,38 +206,43 @@ class KeptTable:
             typed.unpersist()
         return True
 
-    def _appended(self, rows: DataFrame, mark: int) -> bool:
-        """Add rows in one pass, in the hope that every value fits; False: look for those that do not."""
+    def _hopefully(self, mark: int, write: Callable[[], None]) -> bool:
+        """Write in one pass, in the hope that every value fits; False: look for those that do not."""
         if self.target.existing().type(evolve.UNFIT) is not None:
             return False
         try:
-            self.target.append(rows, mark)
+            write()
         except (PySparkException, Py4JJavaError) as error:
             if self.target.is_conflict(error):
                 raise
             return self.target.mark() >= mark
-        self._empty = False
         return True
 
     def _merge(self, winners: DataFrame, reading: Reading, step: Rows) -> bool:
         """Bring keys to what `winners` say."""
         source = merge.source(winners, reading).persist()
         try:
-            found = merge.measure(source, reading)
+            found = merge.measure(source)
             if not self._fitted(found.unfit, step.schema):
                 return False
-            shape = self.target.existing()
-            columns = [name for name in reading.types if shape.type(name) is not None]
-            lenient = shape.type(evolve.UNFIT) is not None
-            if found.rows and self._empty and not found.kept:
-                self.target.append(merge.fresh(source, columns, lenient=lenient, soft=self._sink.soft_delete), step.end)
-            elif found.rows:
-                statement = merge.Statement(columns, reading, found, lenient=lenient, soft=self._sink.soft_delete)
-                self.target.merge(source, statement.text, step.end)
-            self._empty = False
+            if found.rows:
+                self._bring(source, reading, step, kept=found.kept)
         finally:
             source.unpersist()
         return True
+
+    def _bring(self, source: DataFrame, reading: Reading, step: Rows, *, kept: bool) -> None:
+        shape, soft = self.target.existing(), self._sink.soft_delete
+        columns = [name for name in reading.types if shape.type(name) is not None]
+        lenient = shape.type(evolve.UNFIT) is not None
+        if self._empty and not kept:
+            self.target.append(merge.fresh(source, columns, lenient=lenient, soft=soft), step.end)
+        else:
+            keys = self._log.keys(max(step.start, self.mark()), step.end, step.schema.id)
+            found = ranges(keys, [name for name in reading.types if name in reading.key], reading.types)
+            statement = merge.Statement(columns, reading, found, kept=kept, lenient=lenient, soft=soft)
+            self.target.merge(source, statement.text, step.end)
+        self._empty = False
 
     def _writable(self, typed: DataFrame) -> DataFrame:
         if self.target.existing().type(evolve.UNFIT) is None:

@@ -1,29 +1,21 @@
-"""Delta Lake tables."""
+"""One Delta table."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any
 
 from py4j.protocol import Py4JJavaError
-from pydantic import AfterValidator, Field, field_validator, model_validator
-from pydantic_core import PydanticCustomError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from tailrace.contracts import EXTENSIONS, Jar
 from tailrace.errors import SinkError
-from tailrace.sinks.lake import LakeSink, placed
-from tailrace.sinks.lake.maintenance import Maintenance
+from tailrace.sinks.delta.history import Commit, Restore, base_of, generation_of, named
 from tailrace.sinks.lake.target import (
-    LOCAL_FILES,
     Compaction,
     DataFile,
     Making,
@@ -40,124 +32,11 @@ from tailrace.sinks.lake.target import (
 
 _DEFAULTS = {"delta.enableDeletionVectors": "true"}
 _NAMED_COLUMNS = {"delta.columnMapping.mode": "name"}
+_WIDENING = {"delta.enableTypeWidening": "true"}
 _VACUUM = ("retentionDurationCheck", "vacuum.retentionWindowIgnore", "vacuum.logging")
 """What would take the age for too little, ignore it, or make commits of its own."""
-_YOUNGEST_S = 3600
-_S3 = re.compile(r"^s3a?://([^/]+)")
-_S3_JARS = (
-    Jar("org.apache.hadoop", "hadoop-aws", "3.4.2"),  # the version of Spark's Hadoop
-    Jar("software.amazon.awssdk", "s3-transfer-manager", "2.29.52", transitive=True),
-    Jar("software.amazon.awssdk", "sts", "2.29.52", transitive=True),
-)
-_WITH_CATALOG = 3
-"""Parts of a name that begins with its catalog."""
 _SLIGHTLY = 1e-9
 """What makes "more than" an "at least"."""
-_WIDENING = {"delta.enableTypeWidening": "true"}
-
-
-class DeltaSink(LakeSink):
-    """Keeps a Delta table for each table of the source.
-
-    Delivery is exactly once: every commit carries the log's offset as Delta's own transaction version (`txn`), so a
-    repeat is skipped, and a table that was restored to an older version catches up from the mark it had then. One
-    commit covers a table's part of a batch: a transaction is atomic per table. Truncates and schema changes are commits
-    of their own. Logical messages belong to no table and are not kept.
-    """
-
-    path: Annotated[
-        str | None,
-        Field(
-            min_length=1,
-            description="Folder of the tables; absent: the catalog says where they are.",
-            examples=["/lake/shop", "s3://bucket/shop"],
-        ),
-        AfterValidator(lambda path: path and _S3.sub(r"s3a://\1", placed(path))),
-    ] = None
-    catalog: Annotated[
-        str | None,
-        Field(
-            pattern=r"^\w+(\.\w+)*$",
-            description="The catalog's schema that has the tables; absent: they are found by `path` alone.",
-            examples=["shop", "spark_catalog.shop"],
-        ),
-    ] = None
-
-    @field_validator("maintenance")
-    @classmethod
-    def _leaves_commits_alone(cls, maintenance: Maintenance) -> Maintenance:
-        """Delta removes what no version has, also what a commit under way has just written, if it is old enough."""
-        if maintenance.expire_snapshots_older_than_seconds < _YOUNGEST_S:
-            message = "Delta's files must be older before they are removed: a commit under way may have written them"
-            hint = f"use {_YOUNGEST_S} or more for expire_snapshots_older_than_seconds"
-            raise PydanticCustomError("config.invalid_value", "{message}", {"message": message, "hint": hint})
-        return maintenance
-
-    @model_validator(mode="after")
-    def _somewhere(self) -> Self:
-        if self.path is None and self.catalog is None:
-            message, hint = "nothing says where the tables are", "add path, such as /lake/shop, or catalog, or both"
-            raise PydanticCustomError("config.invalid_value", "{message}", {"message": message, "hint": hint})
-        return self
-
-    def local_folder(self) -> Path | None:
-        return None if self.path is None or ":" in self.path else Path(self.path)
-
-    @property
-    def one_writer(self) -> bool:
-        """A put into S3 takes the place of another's."""
-        return self._bucket() is not None
-
-    def jars(self) -> tuple[Jar, ...]:
-        delta = Jar("io.delta", "delta-spark_4.1_2.13", "4.4.0", transitive=True)
-        return (delta, *_S3_JARS) if self._bucket() is not None else (delta,)
-
-    def spark_settings(self) -> dict[str, str]:
-        return {
-            EXTENSIONS: "io.delta.sql.DeltaSparkSessionExtension",
-            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-            # A table's state is small; fifty tasks to read it cost more than the read.
-            "spark.databricks.delta.snapshotPartitions": "2",
-        }
-
-    def target(self, spark: SparkSession, name: str, owner: str) -> DeltaTarget:
-        path = None if self.path is None else f"{self.path.rstrip('/')}/{name}"
-        parts = None if self.catalog is None else (*self.catalog.split("."), name)
-        if path is None and parts is not None:
-            _refuse_forgetful(spark, parts)
-        return DeltaTarget(spark, path, parts, owner, self._s3())
-
-    def _bucket(self) -> str | None:
-        found = _S3.match(self.path or "")
-        return found[1] if found else None
-
-    def _s3(self) -> dict[str, str]:
-        """Settings of the bucket alone: Hadoop keeps one client for each."""
-        bucket = self._bucket()
-        if bucket is None:
-            return {}
-        found = {"endpoint.region": self.s3_region}
-        if self.s3_endpoint is not None:
-            found |= {"endpoint": self.s3_endpoint, "path.style.access": "true"}
-            found["connection.ssl.enabled"] = str(self.s3_endpoint.startswith("https:")).lower()
-        if self.s3_access_key_id is not None:
-            found["access.key"] = self.s3_access_key_id.get_secret_value()
-        if self.s3_secret_access_key is not None:
-            found["secret.key"] = self.s3_secret_access_key.get_secret_value()
-        return LOCAL_FILES | {f"fs.s3a.bucket.{bucket}.{key}": text for key, text in found.items()}
-
-
-def _refuse_forgetful(spark: SparkSession, parts: tuple[str, ...]) -> None:
-    """Spark's own catalog, unless told otherwise, ends with its process: nobody would find the tables again."""
-    own = len(parts) < _WITH_CATALOG or parts[0] == "spark_catalog"
-    if own and spark.conf.get("spark.sql.catalogImplementation") == "in-memory":
-        raise SinkError(
-            "sink.catalog_forgets",
-            f"the catalog of {'.'.join(parts)} is kept in memory only",
-            hint="add path to the sink, or a metastore to the platform document, under spark: "
-            "conf: {spark.sql.catalogImplementation: hive}",
-            where=".".join(parts),
-        )
 
 
 class DeltaTarget(Target):
@@ -297,8 +176,8 @@ class DeltaTarget(Target):
     def _application_at(self, snapshot: Any) -> str:
         """Under which name a version keeps marks. A restore that is too old for the history left its number there."""
         restores = [each.at for each in self._restores if each.at <= snapshot.version()]
-        restores += [_generation(name) for name in self._transactions(snapshot) if _base(name) == self.owner]
-        return _named(self.owner, max(restores, default=0))
+        restores += [generation_of(name) for name in self._transactions(snapshot) if base_of(name) == self.owner]
+        return named(self.owner, max(restores, default=0))
 
     def _transactions(self, snapshot: Any) -> dict[str, int]:
         found = self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(snapshot.transactions())
@@ -399,8 +278,8 @@ class DeltaTarget(Target):
         if not restores:
             return True
         marks = self._transactions(snapshot)
-        owners = {self.owner} | {_base(name) for name in marks}
-        return all(_named(each, restores[-1].at) in marks for each in owners if not superseded(each, self.owner))
+        owners = {self.owner} | {base_of(name) for name in marks}
+        return all(named(each, restores[-1].at) in marks for each in owners if not superseded(each, self.owner))
 
     def _forget(self, snapshot: Any, age_ms: int) -> None:
         """Remove what is older from Delta's log, which needs a checkpoint to begin with."""
@@ -430,48 +309,3 @@ class DeltaTarget(Target):
             return 0
         found = self._version(number)
         return None if found is None else self._mark_of(found)
-
-
-@dataclass
-class Commit:
-    """What made a version of a table."""
-
-    version: int
-    us: int
-    operation: str = ""
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    mark: int | None = None
-
-    def note(self, action: Mapping[str, Any], owner: str) -> None:
-        """Take over what one of its actions says."""
-        if "txn" in action:
-            if _base(action["txn"]["appId"]) == owner:
-                self.mark = int(action["txn"]["version"])
-            return
-        made = action["commitInfo"]
-        self.operation, self.parameters = made.get("operation", ""), made.get("operationParameters", {})
-        self.us = made.get("inCommitTimestamp", self.us // 1000) * 1000
-
-
-@dataclass(frozen=True)
-class Restore:
-    """The version `at` which a table was restored `to` an older one."""
-
-    at: int
-    to: int
-
-
-def _named(owner: str, generation: int) -> str:
-    """What an owner's marks are kept under since version `generation`, at which the table was restored; 0: it never
-    was."""
-    return f"{owner}#{generation}" if generation else owner
-
-
-def _base(name: str) -> str:
-    """The owner of marks."""
-    owner, _, generation = name.rpartition("#")
-    return owner if owner and generation.isdigit() else name
-
-
-def _generation(name: str) -> int:
-    return int(name.rpartition("#")[2]) if _base(name) != name else 0
