@@ -64,7 +64,7 @@ def _run(names: set[str], options: argparse.Namespace, folder: Path) -> Report:
         with open_stage(folder) as stage:
             report.add(*memory(stage, options.rows))
     if "lake" in names:
-        report.add(*lake(folder, options.rows, tuple(options.formats)))
+        report.add(*lake(folder, options.rows, options.passes, tuple(options.formats)))
     if "freshness" in names:
         with open_stage(folder) as stage:
             report.add(freshness(stage, options.formats, options.seconds, options.warm_up), ())

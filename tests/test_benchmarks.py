@@ -66,6 +66,22 @@ def test_the_whole_road_is_measured_on_the_same_wal(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.soak
+def test_the_lake_is_measured_against_statements_by_hand(tmp_path: Path) -> None:
+    results = bench(tmp_path, "lake", "--rows", "2000", "--passes", "2", "--formats", "iceberg3")
+    sides = ["iceberg3 upsert by hand", "iceberg3 upsert", "iceberg3 append by hand", "iceberg3 append"]
+    counted = [(each["name"], each["rows"]) for each in results["measurements"]]
+    assert sorted(counted) == sorted((side, 2000) for side in sides for _ in range(2))
+    assert [bar["name"] for bar in results["bars"]] == ["iceberg3 upsert / by hand", "iceberg3 append / by hand"]
+
+
+@pytest.mark.soak
+def test_freshness_is_measured(tmp_path: Path) -> None:
+    results = bench(tmp_path, "freshness", "--seconds", "5", "--warm-up", "5", "--formats", "iceberg3")
+    [measured] = results["measurements"]
+    assert 0 < measured["more"]["p50_s"] <= measured["more"]["p99_s"]
+
+
 def test_memory_is_measured_at_two_sizes(tmp_path: Path) -> None:
     results = bench(tmp_path, "memory", "--rows", "1000")
     assert [each["rows"] for each in results["measurements"]] == [1000, 5000]

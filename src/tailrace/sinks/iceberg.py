@@ -182,9 +182,7 @@ class IcebergTarget(Target):
     def shape(self) -> Shape | None:
         if not self.session.catalog.tableExists(self.sql_name):
             return None
-        properties = self._table().properties()
-        found = {str(key): str(properties[key]) for key in properties}
-        return Shape(self.session.table(self.sql_name).schema, found)
+        return Shape(self.session.table(self.sql_name).schema, self.texts_of(self._table().properties()))
 
     def state(self) -> int | None:
         if not self.session.catalog.tableExists(self.sql_name):

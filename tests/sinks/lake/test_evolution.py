@@ -60,13 +60,18 @@ def test_dropped_columns_can_go(lake: MakeLake) -> None:
 
 
 def test_a_table_made_anew_holds_nothing_of_the_old_one(lake: MakeLake) -> None:
-    """Also where the rows before it ended just there."""
+    """Also where the rows before it ended just there, and where another table's came in between."""
     anew = replace(V1, id=5, relation=200)
     table = lake()
     table.feed.add(V1, "c", {"id": 1, "n": 1, "note": "a"}).add(V1, "u", {"id": 1, "n": 2, "note": "b"})
     table.feed.evolve(anew).add(anew, "r", {"id": 2, "n": 3, "note": "c"})
     table.keep()
     assert table.rows() == [{"id": 2, "n": 3, "note": "c"}]
+    again = replace(V1, id=6, relation=300)
+    table.feed.add(OTHER, "c", {"id": 1, "d": "1.00"})
+    table.feed.evolve(again).add(again, "r", {"id": 3, "n": 4, "note": "d"})
+    table.keep()
+    assert table.rows() == [{"id": 3, "n": 4, "note": "d"}]
 
 
 TEXT_N = replace(V1, id=4, columns=(V1.columns[0], Column("n", "text", number=2), V1.columns[2]))

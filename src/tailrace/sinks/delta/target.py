@@ -69,9 +69,8 @@ class DeltaTarget(Target):
         if snapshot is None:
             return None
         schema = StructType.fromJson(json.loads(snapshot.schema().json()))
-        found = snapshot.metadata().configuration()
-        names = self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(found)
-        return Shape(schema, {str(key): str(names[key]) for key in names})
+        found = self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(snapshot.metadata().configuration())
+        return Shape(schema, self.texts_of(found))
 
     def state(self) -> int | None:
         snapshot = self._snapshot()

@@ -30,6 +30,8 @@ class Reading:
     """Columns whose values are JSON, to be kept as they are..."""
     nested: tuple[str, ...] = ()
     """...and those that may hold some."""
+    lenient: bool = False
+    """Whether the table sets values aside that do not fit."""
     hopeful: bool = False
     """Whether a value that its column does not hold is an error. That is quicker."""
 
@@ -80,13 +82,14 @@ class Reading:
         found = f"map_from_entries(filter(array({entries}), e -> e is not null))"
         return F.expr(f"if({' or '.join(wrong.values())}, {found}, cast(map() as {_TEXTS}))")
 
-    def strict(self) -> list[Column]:
-        """The version's columns, from `row`, of a hopeful reading."""
+    def strict(self) -> list[str]:
+        """The version's columns, from `row`, of a hopeful reading. SQL: each function would be calls into the JVM."""
         assert self.hopeful
-        return [
-            F.expr(_field(name) if self._is_direct(each) else _fitting(_field(name), each)).alias(name)
+        made = {
+            name: _field(name) if self._is_direct(each) else _fitting(_field(name), each)
             for name, each in self._items()
-        ]
+        }
+        return [f"{expression} AS {quoted(name)}" for name, expression in made.items()]
 
     def _is_direct(self, each: DataType) -> bool:
         """Whether the parser itself makes the value, exactly or not at all."""

@@ -30,7 +30,7 @@ class Measured:
 def strict_source(winners: DataFrame, reading: Reading) -> DataFrame:
     """One typed row per key: a value that its column does not hold is an error. Every row has all columns, and a
     delete those of its key."""
-    return winners.select(*reading.strict(), F.col("op").alias(OP), F.timestamp_micros("ts_us").alias(AT))
+    return winners.selectExpr(*reading.strict(), f"op AS {OP}", f"timestamp_micros(ts_us) AS {AT}")
 
 
 def source(winners: DataFrame, reading: Reading) -> DataFrame:

@@ -91,7 +91,7 @@ def _part_steps(part: Part, start: int, end: int, breaking: frozenset[str]) -> l
     for each in part.content.breaks:
         if each.seq < start or each.op not in breaking:
             continue
-        if each.seq > start:
+        if start < each.seq and part.content.first < each.seq:
             found.append(Rows(part.schema, start, each.seq, part.content))
         start = each.seq + 1
         if each.op == "t":

@@ -168,7 +168,7 @@ class KeptTable:
         if not step.content.lazy:
             hopeful = reading.hoping()
             strict = merge.strict_source(last_of_each_key(rows, hopeful), hopeful)
-            if self._hopefully(step.end, lambda: self._bring(strict, reading, step, kept=False)):
+            if self._hopefully(reading, step.end, lambda: self._bring(strict, reading, step, kept=False)):
                 return True
             return self._merge(last_of_each_key(rows, reading), reading, step)
         whole = with_row(rows, reading)
@@ -189,8 +189,8 @@ class KeptTable:
         hopeful = reading.hoping()
         rows = read(hopeful)
         others = [name for name in rows.columns if name != "row"]
-        strict = rows.select(*hopeful.strict(), *others)
-        if self._hopefully(step.end, lambda: self.target.append(strict, step.end)):
+        strict = rows.selectExpr(*hopeful.strict(), *others)
+        if self._hopefully(reading, step.end, lambda: self.target.append(strict, step.end)):
             self._empty = False
             return True
         checked = reading.typed(read(reading))
@@ -206,9 +206,9 @@ class KeptTable:
             typed.unpersist()
         return True
 
-    def _hopefully(self, mark: int, write: Callable[[], None]) -> bool:
+    def _hopefully(self, reading: Reading, mark: int, write: Callable[[], None]) -> bool:
         """Write in one pass, in the hope that every value fits; False: look for those that do not."""
-        if self.target.existing().type(evolve.UNFIT) is not None:
+        if reading.lenient:
             return False
         try:
             write()
@@ -226,15 +226,14 @@ class KeptTable:
             if not self._fitted(found.unfit, step.schema):
                 return False
             if found.rows:
-                self._bring(source, reading, step, kept=found.kept)
+                lenient = self.target.existing().type(evolve.UNFIT) is not None
+                self._bring(source, reading, step, kept=found.kept, lenient=lenient)
         finally:
             source.unpersist()
         return True
 
-    def _bring(self, source: DataFrame, reading: Reading, step: Rows, *, kept: bool) -> None:
-        shape, soft = self.target.existing(), self._sink.soft_delete
-        columns = [name for name in reading.types if shape.type(name) is not None]
-        lenient = shape.type(evolve.UNFIT) is not None
+    def _bring(self, source: DataFrame, reading: Reading, step: Rows, *, kept: bool, lenient: bool = False) -> None:
+        columns, soft = list(reading.types), self._sink.soft_delete
         if self._empty and not kept:
             self.target.append(merge.fresh(source, columns, lenient=lenient, soft=soft), step.end)
         else:
@@ -278,18 +277,19 @@ def _reading(schema: TableSchema, shape: Shape) -> Reading:
         schema.key,
         tuple(column.name for column in verbatim if column.type in JSON),
         tuple(column.name for column in verbatim if column.type not in JSON),
+        lenient=shape.type(evolve.UNFIT) is not None,
     )
 
 
 def _history(rows: DataFrame, reading: Reading) -> DataFrame:
-    images = rows.withColumn("after", F.coalesce("after", "before", "key"))
-    return with_row(images, reading).select(
+    images = rows.withColumn("after", F.expr("coalesce(after, before, key)"))
+    return with_row(images, reading).selectExpr(
         "row",
-        F.col("op").alias("_op"),
-        F.timestamp_micros("ts_us").alias("_ts"),
-        F.col("tx_id").alias("_tx"),
-        F.col("position").alias("_position"),
-        F.col("event_id").alias("_event_id"),
-        F.col("seq").alias("_seq"),
-        F.col("unchanged").alias("_unchanged"),
+        "op AS _op",
+        "timestamp_micros(ts_us) AS _ts",
+        "tx_id AS _tx",
+        "position AS _position",
+        "event_id AS _event_id",
+        "seq AS _seq",
+        "unchanged AS _unchanged",
     )
