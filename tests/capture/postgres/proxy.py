@@ -50,11 +50,13 @@ class Proxy:
                     _start(self._carry, source, sink)
 
     def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+        """Until one side is gone, be it by a reset, which the other side must learn too."""
         with contextlib.suppress(OSError):
             while data := source.recv(_CHUNK):
                 self._flowing.wait()
                 sink.sendall(data)
-            self._flowing.wait()
+        self._flowing.wait()
+        with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from pyspark.sql import SparkSession
@@ -16,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 from tailrace.changelog import LogReader, LogWriter
 from tailrace.contracts import Delivery
+from tailrace.sinks.iceberg import IcebergSink
 from tailrace.spark.query import start_query
 from tailrace.spec import Pipeline, Platform, load_pipelines
 from tailrace.supervisor import lakehouse as service
@@ -156,7 +158,11 @@ def rolls_back(shop: Shop, to: int) -> None:
     assert "at its next start, the pipeline applies the changes from offset 2 on again" in asked.output
     with run_lock(shop.layout, "shop-lake"):
         asked = shop.tailrace("rollback", *options, answer="n\n")
+        with patch.object(IcebergSink, "one_writer", True):  # as where commits of two may undo each other
+            refused = [shop.tailrace("rollback", *options, "--yes"), shop.tailrace("maintain")]
     assert "with the table's next change, the pipeline applies" in asked.output
+    assert [each.exit_code for each in refused] == [1, 1] and shop.values() == ["b", "c"]
+    assert all("lakehouse.one_writer" in each.output and "stop the pipeline first" in each.output for each in refused)
     done = shop.machine("rollback", *options, "--yes")
     assert (done["before"], done["mark"], done["replayable"]) == (3, 2, True)
     assert shop.values() == ["a", "b"]
