@@ -77,12 +77,17 @@ def _inside(part: Part, rows: pa.RecordBatch) -> np.ndarray:
 
 def _count(part: Part, rows: pa.RecordBatch, txs: pa.RecordBatch, found: dict[int, _Tally]) -> None:
     seq, inside = _numbers(rows, "row") + np.int64(part.base), _inside(part, rows)
-    schema_ids = _numbers(rows, "schema_id")
+    schema_ids, times = _numbers(rows, "schema_id"), _numbers(txs, "ts_us")[_numbers(rows, "tx")]
+    lacks = _true(pc.not_equal(rows.column("unchanged"), pa.scalar("[]")))
+    moved = _true(pc.match_substring(rows.column("headers"), _OLD_KEY))
     for number in np.unique(schema_ids[inside]).tolist():
         mine = np.flatnonzero(inside & (schema_ids == number))
         tally = found.setdefault(number, _Tally())
         _add(tally, rows, mine, seq[mine])
-        tally.last_us = max(tally.last_us, int(_numbers(txs, "ts_us")[_numbers(rows, "tx")[mine]].max()))
+        tally.last_us = max(tally.last_us, int(times[mine].max()))
+        tally.lazy |= _names(rows.column("unchanged"), mine[lacks[mine]])
+        tally.moved |= bool(moved[mine].any())
+        tally.moved_lazily |= bool((moved & lacks)[mine].any())
 
 
 def _add(tally: _Tally, rows: pa.RecordBatch, mine: np.ndarray, seq: np.ndarray) -> None:
@@ -94,16 +99,12 @@ def _add(tally: _Tally, rows: pa.RecordBatch, mine: np.ndarray, seq: np.ndarray)
     images: Column = rows.column("after")
     for place in np.flatnonzero(np.isin(ops, _BREAKS)).tolist():
         tally.breaks.append(Break(int(seq[place]), OPS[ops[place]], images[int(mine[place])].as_py()))
-    unchanged: Column = rows.column("unchanged")
-    lacks = _true(pc.not_equal(unchanged, pa.scalar("[]")))[mine]
-    if lacks.any():
-        texts = unchanged.take(pa.array(mine[lacks])).unique().to_pylist()
-        tally.lazy |= {name for text in texts for name in json.loads(text)}
-    headers: Column = rows.column("headers")
-    if headers.null_count < len(headers):
-        moved = _true(pc.match_substring(headers, _OLD_KEY))[mine]
-        tally.moved |= bool(moved.any())
-        tally.moved_lazily |= bool((moved & lacks).any())
+
+
+def _names(unchanged: Column, places: np.ndarray) -> set[str]:
+    """The columns that the changes there lack; few distinct texts, so each is parsed once."""
+    texts = unchanged.take(pa.array(places)).unique().to_pylist() if len(places) else []
+    return {name for text in texts for name in json.loads(text)}
 
 
 def _true(answers: Column) -> np.ndarray:
