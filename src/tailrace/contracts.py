@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 from pydantic import Field
@@ -74,10 +74,21 @@ class ChunkId:
     number: int
 
 
+class Need(NamedTuple):
+    """A table whose rows must be read anew, as the stream cannot tell what became of them; `whole`: those it no longer
+    has must go."""
+
+    schema: str
+    table: str
+    reason: str
+    whole: bool = False
+
+
 @dataclass(frozen=True)
 class Extent:
     """What a chunk has of its table: keys above `low` up to `high` (None: no bound), or just `keys`, or the `whole` of
-    a table without a key; of that, what fulfils `filter`, which is SQL. Keys are texts the database reads back."""
+    it, which replaces all there was; of that, what fulfils `filter`, which is SQL. Keys are texts the database reads
+    back."""
 
     low: tuple[str, ...] | None = None
     high: tuple[str, ...] | None = None
@@ -127,12 +138,14 @@ class Staged:
 @dataclass(frozen=True)
 class Admitted:
     """That a chunk is in the log. Keys in `owed` have columns whose values are not in the log yet and must be
-    read again; those in `paid` were owed before and no longer are."""
+    read again; those in `paid` were owed before and no longer are. `replaces`, of a reset: chunks of the table that
+    were read before this position are of what it replaced."""
 
     chunk: ChunkId
     rows: int
     owed: tuple[str, ...] = ()
     paid: tuple[str, ...] = ()
+    replaces: str = ""
 
 
 @dataclass(frozen=True)

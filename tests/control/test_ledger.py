@@ -38,8 +38,8 @@ def _staged(run: str, number: int, rows: int = 10) -> Staged:
     return Staged(chunk, f"/staged/{number}", rows, rows * 8, "0/1", "0/10", "10:10:", SCHEMA, 5, False, ("k",))
 
 
-def _admitted(run: str, number: int, rows: int = 9, **keys: tuple[str, ...]) -> Admitted:
-    return Admitted(ChunkId(run, "public", "a", number), rows, **keys)
+def _admitted(run: str, number: int, owed: tuple[str, ...] = (), paid: tuple[str, ...] = ()) -> Admitted:
+    return Admitted(ChunkId(run, "public", "a", number), 9, owed, paid)
 
 
 def _numbers(ledger: Ledger, run: str, state: str) -> list[int]:

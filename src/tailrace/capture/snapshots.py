@@ -21,7 +21,7 @@ from tailrace.capture.staging import read_staged
 from tailrace.change import LANES, OPS
 from tailrace.changelog import LogWriter, admissions
 from tailrace.changelog.transactions import Found, TransactionIndex
-from tailrace.contracts import ROWS, TXS, Admitted, Capture, Frame, Staged
+from tailrace.contracts import ROWS, TXS, Admitted, Capture, Extent, Frame, Need, Staged
 from tailrace.control.ledger import Ledger, TableRequest
 from tailrace.errors import LogError
 from tailrace.schema import TableSchema
@@ -158,11 +158,15 @@ class Admissions:
 
     def _admit(self, staged: Staged, settled: str) -> list[Capture] | None:
         """The chunk as captures of one transaction; None where it must be read again: it is of another server, the
-        table's version has changed since, or the stream began after it, so that what it did not see may be nowhere."""
+        table's version has changed since or all its rows were replaced, or the stream began after it, so that what it
+        did not see may be nowhere."""
         index = self._indexed(self._ledger.run(staged.chunk.run).since)
         if not self._is_home(staged) or index.began is None:
             return None
         if not self._source.is_past(staged.since, self._source.position(index.began)):
+            return None
+        replaced = index.replaced.get((staged.chunk.schema, staged.chunk.table))
+        if replaced is not None and not self._source.is_past(staged.since, replaced):
             return None
         known = self._log.book.newest(staged.chunk.schema, staged.chunk.table)
         if known is not None and staged.schema.follows(known):
@@ -210,7 +214,7 @@ class Admissions:
 def _account(staged: Staged, unseen: set[str], paid: set[str], moved: set[str], rows: int) -> Admitted:
     """What is owed now: keys that unseen changes left incomplete, and those that rows moved to and nobody has read."""
     if staged.reset:
-        return Admitted(staged.chunk, rows)
+        return Admitted(staged.chunk, rows, replaces=staged.after)
     mine = unseen & set(staged.keys) if staged.keys else unseen  # others had chunks of their own
     fresh = mine | moved  # a row that was owed may move before it is read again
     return Admitted(staged.chunk, rows, tuple(sorted(fresh)), tuple(sorted(paid - fresh)))
@@ -220,11 +224,15 @@ def _place(staged: Staged) -> tuple[str, str, str]:
     return staged.chunk.run, staged.chunk.schema, staged.chunk.table
 
 
-def request_needed(needs: list[tuple[str, str, str]], source: str, ledger: Ledger, log: LogWriter) -> None:
-    """Request what the stream found out it cannot tell, and only then take it off its list: (schema, table, reason)."""
-    for schema, table, reason in list(needs):
-        ledger.request(source, reason, [TableRequest(schema, table)], log_id=log.log_id, since=0)
-        needs.remove((schema, table, reason))
+def request_needed(needs: list[Need], source: str, ledger: Ledger, log: LogWriter) -> None:
+    """Request what the stream found out it cannot tell, and only then take it off its list."""
+    for need in list(needs):
+        table = TableRequest(need.schema, need.table)
+        if need.whole:
+            ledger.request_parts(source, need.reason, table, [Extent(whole=True)], log.log_id)
+        else:
+            ledger.request(source, need.reason, [table], log_id=log.log_id, since=0)
+        needs.remove(need)
 
 
 class _Frames:

@@ -202,7 +202,8 @@ def _build(kind: str, fields: dict[str, Any]) -> Entry:
     if "admitted" in fields:
         admitted = fields["admitted"]
         chunk = ChunkId(**admitted["chunk"])
-        fields["admitted"] = Admitted(chunk, admitted["rows"], tuple(admitted["owed"]), tuple(admitted["paid"]))
+        owed, paid = tuple(admitted["owed"]), tuple(admitted["paid"])
+        fields["admitted"] = Admitted(chunk, admitted["rows"], owed, paid, admitted.get("replaces", ""))
     for name in ("tables", "xids"):
         if fields.get(name) is not None:
             fields[name] = tuple(fields[name])

@@ -39,6 +39,8 @@ class TransactionIndex:
         self._tail = manifest.Tail(storage)
         self.began: Mapping[str, str] | None = None
         """Where at the source the stream begins that the log has, as far back as the log goes."""
+        self.replaced: dict[tuple[str, str], str] = {}
+        """By table: its newest reset's `Admitted.replaces`."""
         self._forget()
 
     def refresh(self) -> None:
@@ -49,6 +51,9 @@ class TransactionIndex:
                 self._forget()
             elif self.began is None:
                 self.began = entry.resume
+            if isinstance(entry, Line) and entry.admitted is not None and entry.admitted.replaces:
+                chunk = entry.admitted.chunk
+                self.replaced[chunk.schema, chunk.table] = entry.admitted.replaces
             if isinstance(entry, Line) and entry.xids is not None and entry.rows and entry.end > self._since:
                 self._enter(entry)
 
@@ -92,7 +97,7 @@ class TransactionIndex:
                 yield from self._look(ref, tables, wanted, rows)
 
     def _forget(self) -> None:
-        self.began = None
+        self.began, self.replaced = None, {}
         self._files: list[str] = []
         self._file, self._start, self._size = array("q"), array("q"), array("q")
         self._low, self._high, self._at_us = array("q"), array("q"), array("q")

@@ -18,6 +18,7 @@ from pathlib import Path
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from tailrace.errors import ConfigError, SparkError
@@ -80,7 +81,8 @@ def open_session(
     order could break: `config.speculation`, `config.task_retries`, `config.daemon`.
     """
     settings = session_settings(master, conf or {}, driver_memory)
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs what a batch raises; `Query.error` has that
+    for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)  # they print, with traces, what is raised anyway
     _prepare_environment(local=_is_local(master))
     spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     log_file.parent.mkdir(parents=True, exist_ok=True)

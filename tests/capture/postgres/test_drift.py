@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.changelog import LogReader
+from tailrace.contracts import Need
 from tailrace.control import Store
 from tailrace.errors import SourceError
 from tailrace.schema import TableSchema
@@ -73,7 +74,7 @@ def test_a_new_table_joins_and_is_to_be_read(database: Fresh, capturing: Start, 
     run = started(capturing, db)
     db.run("CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO later VALUES (1)")
     eventually(lambda: run.stream.needs_snapshot)
-    assert run.stream.needs_snapshot == [("public", "later", "new table")]
+    assert run.stream.needs_snapshot == [Need("public", "later", "new table")]
     db.run("INSERT INTO later VALUES (2)")
     assert [(row["op"], row["after"]) for row in run.changes()][-1] == ("c", '{"id":2}')
 
@@ -101,7 +102,7 @@ def test_dropped_and_made_anew(database: Fresh, capturing: Start, look: None, ma
     db.run("CREATE TABLE t (id int PRIMARY KEY)")
     assert steps(_waiting(run, 2))[1:] == [[{"kind": "create"}]]
     eventually(lambda: run.stream.needs_snapshot)
-    assert run.stream.needs_snapshot == [("public", "t", "new table")]
+    assert run.stream.needs_snapshot == [Need("public", "t", "new table")]
 
 
 def test_dropped_and_made_anew_between_two_looks(db: Database, capturing: Start, store: Store, look: None) -> None:
@@ -113,7 +114,7 @@ def test_dropped_and_made_anew_between_two_looks(db: Database, capturing: Start,
     assert [row["op"] for row in rows] == ["c", "s"]
     assert steps(rows) == [[{"kind": "recreate"}]]
     eventually(lambda: run.stream.needs_snapshot)
-    assert run.stream.needs_snapshot == [("public", "t", "dropped and made anew")]
+    assert run.stream.needs_snapshot == [Need("public", "t", "dropped and made anew")]
 
 
 @pytest.mark.parametrize("major", [15, 18])
@@ -142,7 +143,8 @@ def test_partitions(database: Fresh, capturing: Start, look: None, major: int) -
     ):
         db.run(statement)
         eventually(lambda: run.stream.needs_snapshot)
-        assert run.stream.needs_snapshot == [("public", "p", reason)], statement
+        wanted = Need("public", "p", reason, whole=reason == "partition detached")
+        assert run.stream.needs_snapshot == [wanted], statement
         run.stream.needs_snapshot.clear()
     assert steps(run.changes()) == []
 
@@ -173,7 +175,7 @@ def test_rewrites_and_what_only_looks_like_one(database: Fresh, capturing: Start
     ):
         db.run(statement)
         eventually(lambda: run.stream.needs_snapshot)
-        assert run.stream.needs_snapshot == [("public", "t", "rewritten")], statement
+        assert run.stream.needs_snapshot == [Need("public", "t", "rewritten")], statement
         run.stream.needs_snapshot.clear()
 
 
@@ -181,7 +183,7 @@ def test_a_rewrite_while_nothing_ran_is_found(db: Database, capturing: Start, st
     db.run("CREATE TABLE t (id int PRIMARY KEY, a int)", "CREATE TABLE u (id int PRIMARY KEY)")
     started(capturing, db, store=store).stop()
     db.run("ALTER TABLE t ALTER a TYPE bigint", "CREATE TABLE v (id int PRIMARY KEY)")
-    wanted = {("public", "t", "rewritten"), ("public", "v", "new table")}
+    wanted = {Need("public", "t", "rewritten"), Need("public", "v", "new table")}
     for _ in range(2):  # nobody asked for the snapshots before the first of these ended
         run = started(capturing, db, store=store)
         eventually(lambda run=run: set(run.stream.needs_snapshot) == wanted)  # type: ignore[misc]

@@ -141,6 +141,7 @@ def refuses(shop: Shop) -> None:
         (["--table", "items", "--columns", "w"], "use one of: id, v"),
         (["--table", "items", "--where", "1 = 1; DROP TABLE x"], "bad_query"),
         (["--table", "items", "--where", "SELECT 1"], "bad_query"),
+        (["--table", "items", "--where", "w = 1"], "bad_query"),
         (["--table", "items", "--as-of", "yesterday"], "bad_time"),
         (["--table", "items", "--as-of", "2030-01-01", "--version", "1"], "two_times"),
     ]

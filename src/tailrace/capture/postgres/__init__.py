@@ -50,6 +50,14 @@ class Snapshot(Model):
     chunk_size: Annotated[int, Field(ge=1, description="Rows of a chunk.", examples=[50_000])] = 10_000
     max_parallel_tables: Annotated[int, Field(ge=1, description="Tables read at a time, at most.")] = 8
     max_parallel_chunks: Annotated[int, Field(ge=1, description="Chunks read at a time, at most.")] = 4
+    detached_partitions: Annotated[
+        Literal["remove", "keep"],
+        Field(
+            description="Rows of a partition that is detached or dropped, which the stream does not delete. `remove`: "
+            "the table is read anew as one transaction, which replaces what sinks have of it. `keep`: they stay, for "
+            "tables whose old partitions are dropped to save space."
+        ),
+    ] = "remove"
 
 
 class Outbox(Model):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
-from tailrace.capture.postgres.drift import Drift, Need, Observation, Step
+from tailrace.capture.postgres.drift import Drift, Observation, Step
 from tailrace.capture.postgres.relations import Relations
+from tailrace.contracts import Need
 
 LOOK_S = 5.0
 """How often the catalog is looked at for what the stream does not tell."""
@@ -40,7 +41,6 @@ class CatalogWatch:
         """The log has the steps: note which tables must be read anew, and wait for the next look."""
         self._seen = None
         found = self._drift.needs(seen)
-        waiting = {need[:2] for need in self._needs}
-        self._needs += [need for need in found if need[:2] not in waiting]
+        self._needs += [need for need in found if need not in self._needs]
         self._drift.remember(self._needs)
         self._next = time.monotonic() + (HURRY_S if self._drift.waits else LOOK_S)

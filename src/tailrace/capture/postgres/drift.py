@@ -14,13 +14,12 @@ from tailrace.capture.postgres.catalog import PostgresCatalog, Table
 from tailrace.capture.postgres.messages import Relation, RelationColumn, lsn_number, lsn_text
 from tailrace.capture.postgres.patterns import TablePatterns
 from tailrace.capture.postgres.relations import Relations
+from tailrace.contracts import Need
 from tailrace.control.sightings import Sightings
 from tailrace.errors import SetupError, SourceError
 from tailrace.schema import TableSchema
 
 Name = tuple[str, str]
-Need = tuple[str, str, str]
-"""(schema, table, reason) of a table whose rows must be read anew."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +88,12 @@ class Drift:
         sightings: Sightings | None,
         *,
         first: bool,
+        keep_detached: bool,
     ) -> None:
-        """`first`: the log is new, and what was seen for another log does not matter."""
+        """`first`: the log is new, and what was seen for another log does not matter. `keep_detached`: rows of a
+        partition that is no longer one stay in the sinks."""
         self._catalog, self._publication, self._patterns = catalog, publication, patterns
-        self._sightings = sightings
+        self._sightings, self._keep_detached = sightings, keep_detached
         if first and sightings is not None:
             sightings.replace({})
         known = sightings.load() if sightings is not None else {}
@@ -145,10 +146,8 @@ class Drift:
         for name, sighting in seen.tables.items():
             was = self._memory.seen.get(name)
             if self._compares and (was is None or json.loads(was)[0] != sighting.relation.oid):
-                self._hold((*name, "new table" if was is None else "dropped and made anew"), seen.xmax)
-        found = [
-            (*name, reason) for name, sighting in seen.tables.items() if (reason := self._rewritten(name, sighting))
-        ]
+                self._hold(Need(*name, "new table" if was is None else "dropped and made anew"), seen.xmax)
+        found = [need for name, sighting in seen.tables.items() if (need := self._rewritten(name, sighting))]
         # A change of a transaction that was open when its table joined is in no publication.
         found += [need for need, xmax in self._held if xmax <= seen.xmin]
         self._held = [(need, xmax) for need, xmax in self._held if xmax > seen.xmin]
@@ -158,7 +157,7 @@ class Drift:
 
     def remember(self, pending: list[Need]) -> None:
         """Keep what was seen for the next process, but for tables whose snapshot is not requested yet."""
-        busy = self._open | {(schema, table) for schema, table, _ in [*pending, *(need for need, _ in self._held)]}
+        busy = self._open | {need[:2] for need in [*pending, *(need for need, _ in self._held)]}
         memory = self._memory
         wanted = {name: memory.saved.get(name) if name in busy else text for name, text in memory.seen.items()}
         kept = {name: text for name, text in wanted.items() if text is not None}
@@ -214,19 +213,19 @@ class Drift:
         if need[:2] not in [each[:2] for each, _ in self._held]:
             self._held.append((need, xmax))
 
-    def _rewritten(self, name: Name, sighting: Sighting) -> str | None:
+    def _rewritten(self, name: Name, sighting: Sighting) -> Need | None:
         """Why the rows of a table that was there before are no longer those the stream told of."""
         was = self._memory.seen.get(name)
         if was is None or json.loads(was)[0] != sighting.relation.oid:
             return None
         before = json.loads(was)[2]
+        if not self._keep_detached and any(oid not in sighting.parts for oid in before):
+            return Need(*name, "partition detached", whole=True)  # which reads attached ones too
         if any(oid not in before and not part.born for oid, part in sighting.parts.items()):
-            return "partition attached"
-        if any(oid not in sighting.parts for oid in before):
-            return "partition detached"
+            return Need(*name, "partition attached")
         for oid, part in sighting.parts.items():
             if oid in before and before[oid][0] != part.file and before[oid][1] != part.touched:
-                return "rewritten"
+                return Need(*name, "rewritten")
         return None
 
 

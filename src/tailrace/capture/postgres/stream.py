@@ -14,7 +14,7 @@ from tailrace.capture.postgres.buffers import Stop
 from tailrace.capture.postgres.catalog import PostgresCatalog
 from tailrace.capture.postgres.catalog_watch import CatalogWatch
 from tailrace.capture.postgres.connection import ReplicationStream
-from tailrace.capture.postgres.drift import Drift, Need, Observation
+from tailrace.capture.postgres.drift import Drift, Observation
 from tailrace.capture.postgres.kernel import WAL_HEADER
 from tailrace.capture.postgres.outbox import Outbox
 from tailrace.capture.postgres.pace import Pace
@@ -23,7 +23,7 @@ from tailrace.capture.postgres.relations import Relations
 from tailrace.capture.postgres.rows import Rows
 from tailrace.capture.postgres.slot_watch import HEARTBEAT, SlotWatch
 from tailrace.capture.postgres.vitals import Vitals
-from tailrace.contracts import Capture, LogState
+from tailrace.contracts import Capture, LogState, Need
 from tailrace.control.sightings import Sightings
 from tailrace.errors import SourceError
 from tailrace.schema import SchemaBook, TableSchema
@@ -139,7 +139,9 @@ class PostgresStream:
         config, catalog, position = self._config, self._catalog, self._position
         self._relations = Relations(self._server.database, after.book, catalog, self._wanted)
         first = after.resume is None
-        drift = Drift(catalog, config.publication_name, self._patterns, self._sightings, first=first)
+        keep = config.snapshot.detached_partitions == "keep"
+        named = (config.publication_name, self._patterns, self._sightings)
+        drift = Drift(catalog, *named, first=first, keep_detached=keep)
         self._catalog_watch = CatalogWatch(drift, self._relations, self.needs_snapshot)
         heartbeat_s = opening.heartbeat_s(config, catalog, standby=self._standby)
         self._slot_watch = SlotWatch(catalog, config.slot_name, self.vitals, heartbeat_s=heartbeat_s, position=position)
