@@ -11,8 +11,7 @@ FEW = 5_000
 """Compiling a plan takes longer than running it on fewer rows."""
 
 
-def suit(session: SparkSession, rows: int, few: int = FEW) -> None:
-    """Set the session up for plans over about so many rows."""
-    compiled = rows >= few
-    session.conf.set("spark.sql.codegen.wholeStage", str(compiled).lower())
-    session.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if compiled else "NO_CODEGEN")
+def suit(session: SparkSession, *, few: bool) -> None:
+    """Set the session up for plans over few rows, or many."""
+    session.conf.set("spark.sql.codegen.wholeStage", str(not few).lower())
+    session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN" if few else "FALLBACK")

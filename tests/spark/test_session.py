@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import stat
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -44,6 +46,13 @@ def test_the_users_settings_win() -> None:
 def test_only_a_local_driver_hides_on_the_loopback() -> None:
     assert "spark.driver.host" not in session_settings("spark://host:7077", {})
     assert session_settings("local", {})["spark.driver.host"] == "127.0.0.1"
+
+
+def test_workers_are_reached_through_a_folder_of_this_user(spark: SparkSession) -> None:
+    folder = Path(spark.conf.get("spark.python.unix.domain.socket.dir") or "")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert spark.range(1).mapInArrow(lambda batches: batches, "id bigint").count() == 1
+    assert any(path.is_socket() for path in folder.iterdir())
 
 
 def test_large_values_are_not_lost_to_a_parsers_limit(spark: SparkSession) -> None:

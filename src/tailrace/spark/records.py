@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.util import PythonEvalType
 
 from tailrace import plans
 from tailrace.changelog import LogReader
@@ -18,7 +22,7 @@ from tailrace.render.envelopes import value_column
 from tailrace.render.templates import route_column
 from tailrace.spark.carrier import Carrier, canonical
 from tailrace.spark.passage import unpack
-from tailrace.spark.task import COUNTED, NEVER_NULL, OUTCOME_DDL, Count, WriteTask, nobody_writes
+from tailrace.spark.task import COUNTED, NEVER_NULL, OUTCOME_DDL, SPAN, Count, WriteTask, nobody_writes
 
 SETTLE_S = 30.0
 """How long a batch waits for writers of an earlier attempt to end before it gives up."""
@@ -43,6 +47,8 @@ class RecordCarrier(Carrier):
         sink.prepare(delivery)
         self._sink, self._delivery, self._tasks, self._key = sink, delivery, tasks, key
         self._log_path, self._writing = log_path, state_dir / "writing.lock"
+        self._few: bool | None = None
+        self._task: Any = None
         rendered = _columns(sink, delivery, connector)
         self._given = tuple(name for name in rendered if name not in COUNTED or name in sink.columns())
         needed = ("seq",) if key is None else ("seq", "before", "after")
@@ -64,9 +70,13 @@ class RecordCarrier(Carrier):
     def _write(self, frame: DataFrame, span: Span) -> tuple[list[str], dict[int, Count]]:
         if self._key is not None:
             frame = self._by_value(frame, span, self._key)
-        plans.suit(frame.sparkSession, span.end - span.start)
-        task = WriteTask(self._sink, self._delivery, span, self._given, self._writing)
-        outcomes = frame.mapInArrow(task, OUTCOME_DDL).collect()
+        session = frame.sparkSession
+        few = span.end - span.start < plans.FEW
+        if few != self._few:
+            self._few = few
+            plans.suit(session, few=few)
+        session.sparkContext.setLocalProperty(SPAN, json.dumps(asdict(span)))
+        outcomes = self._mapped(frame, session).collect()
         for outcome in outcomes:
             if outcome.error:
                 raise unpack(outcome.error)
@@ -75,6 +85,15 @@ class RecordCarrier(Carrier):
             for number, fields in json.loads(outcome.counts).items():
                 counts.setdefault(int(number), Count()).add(Count(**fields))
         return [outcome.receipt for outcome in outcomes], counts
+
+    def _mapped(self, frame: DataFrame, session: SparkSession) -> DataFrame:
+        """`frame.mapInArrow(…)` with a function that is made once: it takes many calls into the JVM."""
+        if self._task is None:
+            task: Any = WriteTask(self._sink, self._delivery, self._given, self._writing)
+            make: Any = pandas_udf  # what `mapInArrow` does every time
+            function = make(task, OUTCOME_DDL, PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+            self._task = function(*(F.col(name) for name in frame.columns))._jc
+        return DataFrame(frame._jdf.mapInArrow(self._task, False, None), session)
 
     def _by_value(self, frame: DataFrame, span: Span, key: str) -> DataFrame:
         """All rows of one value into one task, in order. A range that must stay whole (a truncate) does."""

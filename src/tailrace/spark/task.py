@@ -24,6 +24,8 @@ from tailrace.contracts import Delivery, RecordSink, Span
 from tailrace.errors import SinkError, TailraceError
 from tailrace.spark.passage import pack
 
+SPAN = "tailrace.span"
+"""The property of a job that says which batch it delivers."""
 OUTCOME = pa.schema([("receipt", pa.string()), ("error", pa.string()), ("counts", pa.string())])
 OUTCOME_DDL = "receipt string, error string, counts string"
 
@@ -50,11 +52,11 @@ class Count:
 
 @dataclass(frozen=True)
 class WriteTask:
-    """`mapInArrow`'s function: picklable, one per batch. `columns` are what the writer is given."""
+    """`mapInArrow`'s function: picklable, one for all batches; the job's property `SPAN` says which it is. `columns`
+    are what the writer is given."""
 
     sink: RecordSink
     delivery: Delivery
-    span: Span
     columns: tuple[str, ...]
     lock: Path
 
@@ -63,7 +65,10 @@ class WriteTask:
         counts: dict[int, Count] = {}
         with writing(self.lock):
             try:
-                writer = self.sink.open(self.delivery, self.span, _task_number())
+                context = TaskContext.get()
+                assert context is not None
+                span = Span(**json.loads(context.getLocalProperty(SPAN) or ""))
+                writer = self.sink.open(self.delivery, span, context.partitionId())
                 receipt = writer.write(self._counted(batches, counts))
             except TailraceError as failure:
                 error = pack(failure)
@@ -140,8 +145,3 @@ def _sizes(batch: pa.RecordBatch) -> np.ndarray[Any, Any]:
         return np.zeros(batch.num_rows, dtype=np.int64)
     lengths: pa.Array[Any] = pc.call_function("binary_length", [batch.column("value")])
     return np.asarray(lengths.fill_null(0))
-
-
-def _task_number() -> int:
-    context = TaskContext.get()
-    return context.partitionId() if context is not None else 0

@@ -33,7 +33,11 @@ def ranges(keys: Iterable[pa.Array[Any]], names: Iterable[str], types: Mapping[s
     kinds = {name: _kind(types[name]) for name in names}
     pattern = _pattern(kinds)
     found: dict[str, list[Any]] = {name: [] for name, kind in kinds.items() if kind is not None}
+    number = next(iter(kinds)) if list(kinds.values()) == [pa.int64()] else ""
     for each in keys:
+        if number in found and (texts := _inner(each, number)) is not None:
+            _extend(found, number, texts, pa.int64())
+            continue
         parts = pc.extract_regex(each, pattern)
         if parts.null_count > each.null_count:
             return {}
@@ -41,6 +45,16 @@ def ranges(keys: Iterable[pa.Array[Any]], names: Iterable[str], types: Mapping[s
             if name in found and kind is not None:
                 _extend(found, name, parts.field(f"k{place}"), kind)
     return {name: (_text(min(bounds)), _text(max(bounds))) for name, bounds in found.items() if bounds}
+
+
+def _inner(keys: pa.Array[Any], name: str) -> pa.Array[Any] | None:
+    """The values of keys with one member, much faster than by a pattern; None where they are spelled otherwise."""
+    start = f"{{{json.dumps(name, ensure_ascii=False)}:"
+    if not pc.all(pc.starts_with(keys, start)).as_py():
+        return None
+    inner = pc.SliceOptions(len(start.encode()), -1)
+    sliced: pa.Array[Any] = pc.call_function("binary_slice", [keys.cast(pa.binary())], inner).cast(pa.string())
+    return sliced
 
 
 def _extend(found: dict[str, list[Any]], name: str, texts: pa.Array[Any], kind: pa.DataType) -> None:

@@ -116,7 +116,7 @@ class Target(ABC):
 
     def tune(self, rows: int) -> None:
         """Prepare for statements about so many changes."""
-        plans.suit(self.session, rows, FEW)
+        plans.suit(self.session, few=rows < FEW)
 
     @property
     @abstractmethod
