@@ -199,6 +199,20 @@ def test_types_are_exact(lake: MakeLake) -> None:
     }  # fmt: skip
 
 
+def test_a_negative_zero_stays_one(lake: MakeLake) -> None:
+    """A parser of JSON takes it for the integer 0."""
+    edges = schema_of(8, "edges", {"id": "bigint", "f": "real", "g g": "double precision", "d": "numeric(4,2)"})
+    table = lake(evolution="adapt")
+    table.feed.add(edges, "c", {"id": 1}, after='{"id":1,"f":-0,"g g":-0,"d":"1"}')
+    table.feed.add(edges, "c", {"id": 2}, after='{"id":2,"f":0,"g g":0,"d":"1"}')
+    table.keep()
+    table.feed.add(edges, "u", {"id": 2}, after='{"id":2,"f":-0.5,"g g":-0,"d":"NaN"}')  # in the slower way
+    table.feed.add(edges, "c", {"id": 3}, after='{"d":"1","id":3,"f":0,"g g":-0}')
+    table.keep()
+    rows = [(str(row["f"]), str(row["g g"])) for row in table.rows("public__edges")]
+    assert rows == [("-0.0", "-0.0"), ("-0.5", "-0.0"), ("0.0", "-0.0")]
+
+
 def test_json_as_variants(spark: SparkSession, tmp_path: Path) -> None:
     """Values are there as what they are; a column that the source did not send keeps its own."""
     docs = schema_of(8, "docs", {"id": "bigint", "n": "integer", "j": "jsonb"})

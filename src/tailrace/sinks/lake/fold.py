@@ -6,13 +6,26 @@ value only the table itself has.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from tailrace.sinks.lake.columns import text, value
 from tailrace.sinks.lake.target import literal, quoted
@@ -32,6 +45,8 @@ class Reading:
     """...and those that may hold some."""
     lenient: bool = False
     """Whether the table sets values aside that do not fit."""
+    bounded: tuple[str, ...] = ()
+    """Columns of decimals that the source itself keeps to their digits."""
     hopeful: bool = False
     """Whether a value that its column does not hold is an error. That is quicker."""
 
@@ -39,7 +54,7 @@ class Reading:
     def parts(self) -> StructType:
         """Every column as the text its JSON has; of a hopeful reading, some as their values."""
         return StructType(
-            [StructField(name, each if self._is_direct(each) else StringType()) for name, each in self._items()]
+            [StructField(name, each if self._is_direct(name) else StringType()) for name, each in self._items()]
         )
 
     @property
@@ -53,6 +68,9 @@ class Reading:
     def parsed(self, image: str) -> Column:
         """The parts of an image."""
         row = F.from_json(F.col(image), self.parts, {"mode": "FAILFAST"})
+        for name in () if self.hopeful else self._floating():
+            signed = F.expr(_is_minus_zero(name, image))
+            row = row.withField(quoted(name), F.when((row[name] == "0") & signed, "-0").otherwise(row[name]))
         for names, only_nested in ((self.json, False), (self.nested, True)):
             if names:
                 found = _members(names, only_nested)(F.col(image))
@@ -83,23 +101,40 @@ class Reading:
         return F.expr(f"if({' or '.join(wrong.values())}, {found}, cast(map() as {_TEXTS}))")
 
     def strict(self) -> list[str]:
-        """The version's columns, from `row`, of a hopeful reading. SQL: each function would be calls into the JVM."""
+        """The version's columns, from `row` and the `_image` it was, of a hopeful reading. SQL: each function would be
+        calls into the JVM."""
         assert self.hopeful
-        made = {
-            name: _field(name) if self._is_direct(each) else _fitting(_field(name), each)
-            for name, each in self._items()
-        }
-        return [f"{expression} AS {quoted(name)}" for name, expression in made.items()]
+        return [f"{self._strictly(name, each)} AS {quoted(name)}" for name, each in self._items()]
 
-    def _is_direct(self, each: DataType) -> bool:
-        """Whether the parser itself makes the value, exactly or not at all."""
-        return self.hopeful and isinstance(each, BooleanType | IntegerType | LongType)
+    def _strictly(self, name: str, each: DataType) -> str:
+        field = _field(name)
+        if isinstance(each, DoubleType):
+            return f"if({field} = 0 and {_is_minus_zero(name, IMAGE)}, cast('-0' as double), {field})"
+        if isinstance(each, FloatType):
+            return _fitting(f"if({field} = '0' and {_is_minus_zero(name, IMAGE)}, '-0', {field})", each)
+        return field if self._is_direct(name) else _fitting(field, each)
+
+    def _is_direct(self, name: str) -> bool:
+        """Whether the parser itself makes the value, exactly or not at all. It rounds decimals, and takes a date with
+        anything behind it for a date. The text of a number is slow."""
+        return self.hopeful and (name in self.bounded or isinstance(self.types[name], _PARSED))
+
+    def _floating(self) -> list[str]:
+        return [name for name, each in self._items() if isinstance(each, DoubleType | FloatType)]
 
     def _items(self) -> list[tuple[str, DataType]]:
         return list(self.types.items())
 
 
+IMAGE = "_image"
 _TEXTS = "map<string,string>"
+_PARSED = (BooleanType, DoubleType, IntegerType, LongType, TimestampType, TimestampNTZType)
+
+
+def _is_minus_zero(name: str, image: str) -> str:
+    """SQL: whether the value is spelled -0, which the parser takes for the integer 0."""
+    spelled = (literal(f"{json.dumps(name, ensure_ascii=False)}:-0{end}") for end in ",}")
+    return "(" + " or ".join(f"contains({image}, {each})" for each in spelled) + ")"
 
 
 def _fitting(text: str, target: DataType) -> str:
@@ -120,12 +155,13 @@ def last_of_each_key(rows: DataFrame, reading: Reading) -> DataFrame:
     """The last change of each key, where every change has all columns; of a delete, those of the key."""
     last = F.max_by(F.struct("op", "after", "ts_us"), "seq").alias("last")
     found = rows.groupBy("key").agg(last).withColumn("image", F.coalesce("last.after", "key"))
-    return found.select("key", "last.op", "last.ts_us", reading.parsed("image").alias("row"), _no_names("_kept"))
+    parsed = reading.parsed("image").alias("row")
+    return found.select("key", "last.op", "last.ts_us", parsed, F.col("image").alias(IMAGE), _no_names("_kept"))
 
 
 def with_row(rows: DataFrame, reading: Reading) -> DataFrame:
-    """Each change with its parts in `row`."""
-    return rows.withColumn("row", reading.parsed("after"))
+    """Each change with its parts in `row`, and what they are from."""
+    return rows.withColumns({"row": reading.parsed("after"), IMAGE: F.col("after")})
 
 
 def with_moved(rows: DataFrame, reading: Reading, lazy: Sequence[str], table: DataFrame) -> DataFrame:

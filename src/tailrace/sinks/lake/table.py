@@ -10,14 +10,14 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, BooleanType, DataType, LongType, StringType, TimestampType
+from pyspark.sql.types import ArrayType, BooleanType, DataType, DecimalType, LongType, StringType, TimestampType
 
 from tailrace.contracts import Delivery
 from tailrace.errors import SinkError
 from tailrace.schema import TableSchema, differences
 from tailrace.sinks.lake import evolve, merge
-from tailrace.sinks.lake.columns import JSON, is_verbatim
-from tailrace.sinks.lake.fold import Reading, folded, last_of_each_key, with_moved, with_row
+from tailrace.sinks.lake.columns import JSON, is_verbatim, type_of
+from tailrace.sinks.lake.fold import IMAGE, Reading, folded, last_of_each_key, with_moved, with_row
 from tailrace.sinks.lake.ranges import ranges
 from tailrace.sinks.lake.share import Clear, Evolve, Rows, Step
 from tailrace.sinks.lake.target import LOG, Shape, viewed
@@ -160,7 +160,7 @@ class KeptTable:
 
     def _new(self, rows: DataFrame, reading: Reading) -> DataFrame:
         """Inserts, as the table gets them."""
-        return with_row(rows, reading).select("row", *self._alive())
+        return with_row(rows, reading).select("row", IMAGE, *self._alive())
 
     def _upsert(self, rows: DataFrame, reading: Reading, step: Rows) -> bool:
         if step.only_inserts and self._holds_this_log_alone():
@@ -188,7 +188,7 @@ class KeptTable:
         """Add rows. `read` gives them, parsed in one way or another in `row`, and the sink's own columns."""
         hopeful = reading.hoping()
         rows = read(hopeful)
-        others = [name for name in rows.columns if name != "row"]
+        others = [name for name in rows.columns if name not in ("row", IMAGE)]
         strict = rows.selectExpr(*hopeful.strict(), *others)
         if self._hopefully(reading, step.end, lambda: self.target.append(strict, step.end)):
             self._empty = False
@@ -272,11 +272,13 @@ class KeptTable:
 def _reading(schema: TableSchema, shape: Shape) -> Reading:
     types = {column.name: shape.schema[column.name].dataType for column in schema.columns}
     verbatim = [column for column in schema.columns if is_verbatim(column.type)]
+    decimals = [column for column in schema.columns if isinstance(types[column.name], DecimalType)]
     return Reading(
         types,
         schema.key,
         tuple(column.name for column in verbatim if column.type in JSON),
         tuple(column.name for column in verbatim if column.type not in JSON),
+        bounded=tuple(column.name for column in decimals if type_of(column.type, variant=False) == types[column.name]),
         lenient=shape.type(evolve.UNFIT) is not None,
     )
 
@@ -285,6 +287,7 @@ def _history(rows: DataFrame, reading: Reading) -> DataFrame:
     images = rows.withColumn("after", F.expr("coalesce(after, before, key)"))
     return with_row(images, reading).selectExpr(
         "row",
+        IMAGE,
         "op AS _op",
         "timestamp_micros(ts_us) AS _ts",
         "tx_id AS _tx",
