@@ -58,7 +58,7 @@ def test_they_go_and_all_others_stay(db: Database, snapshotting: Callable[..., S
 
 
 def test_what_was_read_before_does_not_bring_them_back(db: Database, snapshotting: Callable[..., Snapshotting]) -> None:
-    """A chunk of another run that waits for the log while the partition goes, and after a crash."""
+    """A chunk of another run, read before the partition went and staged after its rows did."""
     with snapshotting() as run:
         run.begin()
         stage(run)
