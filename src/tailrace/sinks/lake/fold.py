@@ -160,8 +160,8 @@ def last_of_each_key(rows: DataFrame, reading: Reading) -> DataFrame:
 
 
 def with_row(rows: DataFrame, reading: Reading) -> DataFrame:
-    """Each change with its parts in `row`, and what they are from."""
-    return rows.withColumns({"row": reading.parsed("after"), IMAGE: F.col("after")})
+    """Each change with its parts in `row`."""
+    return rows.withColumn("row", reading.parsed("after"))
 
 
 def with_moved(rows: DataFrame, reading: Reading, lazy: Sequence[str], table: DataFrame) -> DataFrame:

@@ -160,7 +160,7 @@ class KeptTable:
 
     def _new(self, rows: DataFrame, reading: Reading) -> DataFrame:
         """Inserts, as the table gets them."""
-        return with_row(rows, reading).select("row", IMAGE, *self._alive())
+        return with_row(rows, reading).select("row", F.col("after").alias(IMAGE), *self._alive())
 
     def _upsert(self, rows: DataFrame, reading: Reading, step: Rows) -> bool:
         if step.only_inserts and self._holds_this_log_alone():
@@ -287,7 +287,7 @@ def _history(rows: DataFrame, reading: Reading) -> DataFrame:
     images = rows.withColumn("after", F.expr("coalesce(after, before, key)"))
     return with_row(images, reading).selectExpr(
         "row",
-        IMAGE,
+        f"after AS {IMAGE}",
         "op AS _op",
         "timestamp_micros(ts_us) AS _ts",
         "tx_id AS _tx",
