@@ -68,10 +68,10 @@ spec:
         assert len({row["seq"] for row in rows}) == len(rows), "the file sink is exactly-once"
         return sorted(rows, key=lambda row: row["seq"])
 
-    def tailrace(self, command: str, *options: str) -> subprocess.CompletedProcess[str]:
+    def tailrace(self, command: str, *options: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         """A command about the pipeline, as a user gives it."""
         line = [sys.executable, "-m", "tailrace", command, str(self.document), "--platform-config", str(self.platform)]
-        return subprocess.run([*line, *options], capture_output=True, text=True, check=False, timeout=120)
+        return subprocess.run([*line, *options], capture_output=True, text=True, check=False, timeout=timeout)
 
     def compare(self, *tables: str) -> None:
         """The files, folded by key, are the tables, in every column."""

@@ -46,14 +46,18 @@ def post_sentinel(ward: int, over: Sequence[int], also: Sequence[int] = ()) -> i
     dies.
 
     It ends by itself when `ward` does. It stands in a session of its own, so that no signal meant for its
-    ward or its terminal ends it. Call it before `ward` starts threads. Returns its pid.
+    ward or its terminal ends it, and does so when this returns. Call it before `ward` starts threads. Returns its pid.
     """
+    standing, arrival = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             _stand_guard(ward, over, also)
         finally:
             os._exit(0)
+    os.close(arrival)
+    os.read(standing, 1)  # ends when the sentinel lets go of its files
+    os.close(standing)
     return pid
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import random
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,7 @@ from hypothesis import strategies as st
 from tailrace.change import CHANGES, LANES
 from tailrace.changelog import Limits, LogReader, LogWriter, Slice, read_slice, reader
 from tailrace.errors import LogError
-from tailrace.testing.captures import Row, capture, insert
+from tailrace.testing.captures import ITEMS, Row, capture, insert
 from tests.changelog.looking import Change, changes, cuts, newest, seqs, sizes, transaction_ends
 
 Write = Callable[..., LogWriter]
@@ -192,6 +195,37 @@ def test_slices_cover_every_row_once_in_lane_order(path: Path, write: Write, mon
         assert sorted(read, key=lambda row: row["seq"]) == whole[start:end]
         for piece in pieces:
             _assert_lane_order(_rows(piece))
+
+
+def test_the_last_change_of_each_key_is_read_alone(path: Path, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one table version, in a range that ends inside frames; what has no key stays."""
+    monkeypatch.setattr(reader, "ONE_TASK_ROWS", 10)
+    chance, writer = random.Random(6), write(segment_bytes=30_000)
+    other = replace(ITEMS, id=1, table="other")
+    for xid in range(1, 15):
+        rows = [insert(chance.randrange(60), table=chance.choice((ITEMS, other))) for _ in range(30)]
+        writer.append(capture(rows, [Row("m", None)], first_xid=xid * 2))
+    whole = changes(path)
+    for tasks, version in itertools.product((1, 2, 7), (ITEMS.id, other.id)):
+        start, end = chance.randint(0, 150), chance.randint(200, len(whole))
+        mine = [row for row in whole[start:end] if row["schema_id"] == version]
+        last = {row["key"] or row["seq"]: row for row in mine}
+        pieces = LogReader(path).slices(start, end, tasks, version, last=True)
+        read = [row for piece in pieces for row in _rows(piece)]
+        assert sorted(read, key=itemgetter("seq")) == sorted(last.values(), key=itemgetter("seq"))
+        assert len(read) < len(mine)
+
+
+def test_tasks_without_a_key_have_no_last_change(path: Path, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "ONE_TASK_ROWS", 10)
+    other = replace(ITEMS, id=1, table="other")
+    writer = write()
+    writer.append(capture([insert(1, str(n)) for n in range(50)]))
+    writer.append(capture([insert(n, table=other) for n in range(50)], [insert(1)], first_xid=2))
+    for end, last in ((50, 49), (101, 100)):
+        pieces = LogReader(path).slices(0, end, 4, ITEMS.id, last=True)
+        assert len(pieces) == 4
+        assert [row["seq"] for piece in pieces for row in _rows(piece)] == [last]
 
 
 def test_a_small_range_is_one_task(path: Path, write: Write) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.change import OPS
-from tailrace.changelog.slices import Column, Part, Slice, read_part
+from tailrace.changelog.slices import Column, Part, Slice, inside, read_part
 from tailrace.changelog.storage import Directory
 from tailrace.contracts import Break, Content
 
@@ -64,24 +64,17 @@ def keys(piece: Slice) -> Iterator[Column]:
     storage = Directory(piece.path)
     for part in piece.parts:
         rows, _ = read_part(storage, part)
-        wanted = _inside(part, rows) & (_numbers(rows, "schema_id") == piece.version)
+        wanted = inside(part, rows) & (_numbers(rows, "schema_id") == piece.version)
         yield rows.column("key").filter(pa.array(wanted))
 
 
-def _inside(part: Part, rows: pa.RecordBatch) -> np.ndarray:
-    """Which rows are in the range."""
-    seq = _numbers(rows, "row") + np.int64(part.base)
-    low, high = part.low or 0, np.iinfo(np.int64).max if part.high is None else part.high
-    return (seq >= low) & (seq < high)
-
-
 def _count(part: Part, rows: pa.RecordBatch, txs: pa.RecordBatch, found: dict[int, _Tally]) -> None:
-    seq, inside = _numbers(rows, "row") + np.int64(part.base), _inside(part, rows)
+    seq, within = _numbers(rows, "row") + np.int64(part.base), inside(part, rows)
     schema_ids, times = _numbers(rows, "schema_id"), _numbers(txs, "ts_us")[_numbers(rows, "tx")]
     lacks = _true(pc.not_equal(rows.column("unchanged"), pa.scalar("[]")))
     moved = _true(pc.match_substring(rows.column("headers"), _OLD_KEY))
-    for number in np.unique(schema_ids[inside]).tolist():
-        mine = np.flatnonzero(inside & (schema_ids == number))
+    for number in np.unique(schema_ids[within]).tolist():
+        mine = np.flatnonzero(within & (schema_ids == number))
         tally = found.setdefault(number, _Tally())
         _add(tally, rows, mine, seq[mine])
         tally.last_us = max(tally.last_us, int(times[mine].max()))

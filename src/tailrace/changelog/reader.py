@@ -108,9 +108,13 @@ class LogReader:
             return end if end > start else self._cut_inside(line, start, limits)
         return end
 
-    def slices(self, start: int, end: int, tasks: int, version: int | None = None) -> list[Slice]:
+    def slices(
+        self, start: int, end: int, tasks: int, version: int | None = None, *, last: bool = False
+    ) -> list[Slice]:
         """The range `[start, end)` as one slice per task; whole lanes each, so order per key needs no shuffle. With
-        `version` only the changes of that version of a table."""
+        `version` only the changes of that version of a table, and with `last` only the last of each key."""
+        if last and version is None:
+            raise ValueError("the last change of each key needs a version: tables may have keys that look alike")
         self._require(start, end)
         lines = [line for line in self._after(start) if line.base < end]
         if version is not None:
@@ -126,7 +130,7 @@ class LogReader:
         }
         parts = [_part(line, frame, start, end) for line in lines for frame in line.frames]
         root = str(self.storage.root)
-        return [Slice(root, self.source, names, tuple(parts), low, high, version) for low, high in groups]
+        return [Slice(root, self.source, names, tuple(parts), low, high, version, last) for low, high in groups]
 
     def contents(self, start: int, end: int) -> list[Content]:
         """What `[start, end)` has of each table, by the place of its first change. Texts of rows are not looked at."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailrace.change import CHANGES, LANES, OPS
 from tailrace.changelog import frames
@@ -52,6 +53,8 @@ class Slice:
     lane_high: int
     version: int | None = None
     """The id of the one table version that is wanted; None: all."""
+    last: bool = False
+    """Whether of each key of that version only the last change is wanted."""
 
     @property
     def whole(self) -> bool:
@@ -71,12 +74,12 @@ class _Share:
 def read_slice(piece: Slice) -> Iterator[pa.RecordBatch]:
     """The slice's changes in `change.CHANGES` form; in `seq` order per lane, and overall when it has all lanes."""
     storage = Directory(piece.path)
+    parts = [part for part in piece.parts if part.lanes[piece.lane_low] < part.lanes[piece.lane_high]]
+    last = _last(storage, piece, parts) if piece.last else [None] * len(parts)
     waiting: list[_Share] = []
     size = 0
-    for part in piece.parts:
-        if part.lanes[piece.lane_low] == part.lanes[piece.lane_high]:
-            continue
-        share = _share(storage, piece, part)
+    for part, chosen in zip(parts, last, strict=True):
+        share = _share(storage, piece, part, chosen)
         if not share.rows.num_rows:
             continue
         waiting.append(share)
@@ -95,15 +98,60 @@ def read_part(storage: Directory, part: Part) -> tuple[pa.RecordBatch, pa.Record
     return frames.decode(buffer)
 
 
-def _share(storage: Directory, piece: Slice, part: Part) -> _Share:
+def inside(part: Part, rows: pa.RecordBatch) -> np.ndarray:
+    """Which rows are in the range."""
+    seq = rows.column("row").to_numpy() + np.int64(part.base)
+    return (seq >= (part.low or 0)) & (seq < (_END if part.high is None else part.high))
+
+
+def _share(storage: Directory, piece: Slice, part: Part, chosen: np.ndarray | None) -> _Share:
+    """`chosen`: the wanted rows, where that is known."""
+    rows, txs = _lanes_of(storage, piece, part)
+    lanes = _lanes(part.lanes, piece.lane_low, piece.lane_high)
+    if chosen is None and piece.version is not None:
+        chosen = np.flatnonzero(rows.column("schema_id").to_numpy() == piece.version)
+    if chosen is not None and len(chosen) < rows.num_rows:
+        rows, lanes = rows.take(chosen), lanes[chosen]
+    return _Share(part, rows, txs, lanes)
+
+
+def _lanes_of(storage: Directory, piece: Slice, part: Part) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """A frame's rows in the slice's lanes, and all its transactions."""
     first, last = part.lanes[piece.lane_low], part.lanes[piece.lane_high]
     rows, txs = read_part(storage, part)
-    rows, lanes = rows.slice(first, last - first), _lanes(part.lanes, piece.lane_low, piece.lane_high)
-    if piece.version is not None:
-        wanted = np.flatnonzero(rows.column("schema_id").to_numpy() == piece.version)
-        if len(wanted) < rows.num_rows:
-            rows, lanes = rows.take(wanted), lanes[wanted]
-    return _Share(part, rows, txs, lanes)
+    return rows.slice(first, last - first), txs
+
+
+def _last(storage: Directory, piece: Slice, parts: list[Part]) -> list[np.ndarray]:
+    """Where the last change of each key is, frame by frame; a change without a key stands for itself.
+
+    A key is in one lane, so no other slice has it. Texts of rows are not looked at."""
+    if not parts:
+        return []
+    keys: list[Column] = []
+    seqs: list[np.ndarray] = []
+    places: list[np.ndarray] = []
+    for part in parts:
+        rows, _ = _lanes_of(storage, piece, part)
+        wanted = inside(part, rows) & (rows.column("schema_id").to_numpy() == piece.version)
+        places.append(np.flatnonzero(wanted))
+        keys.append(rows.column("key").filter(pa.array(wanted)))
+        seqs.append(rows.column("row").to_numpy()[wanted] + np.int64(part.base))
+    newest = _newest(pa.chunked_array(keys, pa.string()), np.concatenate(seqs))
+    ends = np.cumsum([len(each) for each in places])
+    return [mine[chosen] for mine, chosen in zip(places, np.split(newest, ends[:-1]), strict=True)]
+
+
+def _newest(keys: pa.ChunkedArray[Any], seq: np.ndarray) -> np.ndarray:
+    """Which changes are the last of their key."""
+    if not len(keys):
+        return np.empty(0, bool)
+    coded: list[Any] = pc.dictionary_encode(keys, null_encoding="encode").chunks
+    codes = np.concatenate([chunk.indices.to_numpy() for chunk in coded])
+    last = np.full(len(coded[-1].dictionary), -1, np.int64)
+    np.maximum.at(last, codes, seq)
+    newest: np.ndarray = (last[codes] == seq) | np.asarray(pc.is_null(keys))
+    return newest
 
 
 def _joined(shares: list[_Share], piece: Slice) -> Iterator[pa.RecordBatch]:

@@ -57,8 +57,8 @@ class Log(Protocol):
         """What `[start, end)` has of each table version, by the place of its first change."""
         ...
 
-    def read(self, start: int, end: int, version: int) -> DataFrame:
-        """The changes of one table version in `[start, end)`, with the sink's columns."""
+    def read(self, start: int, end: int, version: int, *, last: bool = False) -> DataFrame:
+        """The changes of one table version in `[start, end)`, or the `last` of each key, with the sink's columns."""
         ...
 
     def keys(self, start: int, end: int, version: int) -> Iterator[pa.Array[Any]]:

@@ -21,9 +21,8 @@ from tailrace.capture.staging import read_staged
 from tailrace.contracts import Extent
 from tailrace.schema import TableSchema
 from tailrace.sinks.lake.columns import JSON, is_verbatim, text, type_of, value
-from tailrace.sinks.lake.evolve import UNFIT
+from tailrace.sinks.lake.evolve import SOFT, UNFIT
 from tailrace.sinks.lake.fold import Reading
-from tailrace.sinks.lake.table import SOFT
 from tailrace.sinks.lake.target import literal, quoted
 
 Kind = Literal["missing", "extra", "changed", "duplicate"]

@@ -46,6 +46,8 @@ class Options:
     """Where a fixed range ends; absent: where the log does."""
     version: int | None = None
     """The table version whose changes a fixed range is read for; absent: all."""
+    last: bool = False
+    """Whether only the last change of each key of that version is read."""
     initial: int | None = None
     """Where the stream's first batch began."""
     log: str = ""
@@ -134,7 +136,7 @@ class RangeReader(DataSourceReader):
             log = LogReader(self._options.path, self._options.start)
             start = log.earliest if self._options.start is None else self._options.start
             end = log.end if self._options.end is None else self._options.end
-            slices = log.slices(start, end, self._options.tasks, self._options.version)
+            slices = log.slices(start, end, self._options.tasks, self._options.version, last=self._options.last)
             return [SlicePartition(piece) for piece in slices]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -86,11 +86,11 @@ class SparkLog:
     def contents(self, start: int, end: int) -> list[Content]:
         return LogReader(self._path, start).contents(start, end)
 
-    def read(self, start: int, end: int, version: int) -> DataFrame:
+    def read(self, start: int, end: int, version: int, *, last: bool = False) -> DataFrame:
         options = Options(
-            str(self._path), tasks=self._tasks, start=start, end=end, version=version, log=self.log_id
-        ).as_text()
-        return self._spark.read.format(LogSource.name()).options(**options).load().select(*self._columns)
+            str(self._path), tasks=self._tasks, start=start, end=end, version=version, last=last, log=self.log_id
+        )
+        return self._spark.read.format(LogSource.name()).options(**options.as_text()).load().select(*self._columns)
 
     def keys(self, start: int, end: int, version: int) -> Iterator[pa.Array[Any]]:
         return LogReader(self._path, start).keys(start, end, version)

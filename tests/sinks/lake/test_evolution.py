@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from tailrace.schema import Column
+from tailrace.sinks.delta import DeltaSink
+from tailrace.sinks.lake.target import quoted
 from tests.sinks.lake.conftest import MakeSink
 from tests.sinks.lake.feed import schema_of
 from tests.sinks.lake.lake import Lake
@@ -45,6 +47,63 @@ def test_columns_come_with_their_default_get_another_name_and_a_wider_type(lake:
         {"id": 2, "n": 1 << 40, "remark": "b", "status": "sent", "price": "None"},
         {"id": 3, "n": 3, "remark": "c", "status": None, "price": "None"},
     ]
+
+
+def test_names_are_what_the_source_has(lake: MakeLake) -> None:
+    """Of tables and columns, from the beginning on and later."""
+    odd = ["two words", "a,b;{c}(d)=e", 'q"uo\\te', "tick`s", "dot.dot", "$é✓"]
+    name = "odd name, it's $so"
+    v1 = schema_of(1, name, {odd[0]: "bigint", "n": "integer", odd[1]: "text"}, (odd[0],))
+    v2 = schema_of(2, name, {odd[0]: "bigint", odd[2]: "integer", odd[1]: "text", odd[3]: "text"}, (odd[0],))
+    v3 = schema_of(3, name, {each.name: each.type for each in v2.columns} | dict.fromkeys(odd[4:], "text"), (odd[0],))
+    table = lake()
+    table.feed.add(v1, "c", {odd[0]: 1, "n": 1, odd[1]: "x"}).add(v1, "c", {odd[0]: 2, "n": 2, odd[1]: "y"})
+    table.keep()
+    table.feed.evolve(v2, {odd[3]: "new"}).add(v2, "u", {odd[0]: 2, odd[2]: 22, odd[1]: "z", odd[3]: "old"})
+    table.feed.evolve(v3).add(v3, "d", {odd[0]: 9})
+    table.feed.add(v3, "u", {odd[0]: 1, odd[2]: 11, odd[1]: "w", odd[3]: "v", odd[4]: "dots"}, unchanged=[odd[5]])
+    table.keep()
+    found = [list(row.values()) for row in table.rows(f"public__{name}", order=quoted(odd[0]))]
+    assert found == [[1, 11, "w", "v", "dots", None], [2, 22, "z", "old", None, None]]
+    assert list(table.rows(f"public__{name}", order="1")[0]) == [odd[0], odd[2], odd[1], *odd[3:]]
+
+
+def test_a_column_cannot_take_the_name_of_another(lake: MakeLake) -> None:
+    """Such a table halts alone. To Delta, names that differ only in capitals are the same."""
+    table = lake(write_mode="append")
+    table.feed.add(V1, "c", {"id": 1, "n": 1, "note": "a"})
+    alike = schema_of(8, "alike", {"id": "bigint", "N": "integer", "n": "integer"})
+    table.feed.add(alike, "c", {"id": 1, "N": 1, "n": 2})
+    taken = replace(V1, id=9, columns=(*V1.columns, Column("_op", "text", number=9)))
+    table.feed.evolve(taken).add(taken, "c", {"id": 2, "n": 1, "note": "a", "_op": "x"})
+    table.keep()
+    assert [row["id"] for row in table.rows()] == [1]
+    halted = sorted(table.keeper.warnings())
+    assert "has a column _op, a name the sink needs" in halted[-1]
+    if isinstance(table.sink, DeltaSink):
+        assert "columns N and n, which are the same" in halted[0]
+    else:
+        assert len(halted) == 1
+        assert table.sql("SELECT id, N, n FROM {}", "public__alike") == [{"id": 1, "N": 1, "n": 2}]
+
+
+def test_two_tables_cannot_be_one(lake: MakeLake) -> None:
+    """The second halts, in the batch in which both are new and when it comes later; a renamed table goes on."""
+    table = lake(table_name="all")
+    other = replace(V1, id=5, schema="sales", relation=200)
+    table.feed.add(V1, "c", {"id": 1, "n": 1, "note": "a"}).add(other, "c", {"id": 2, "n": 1, "note": "b"})
+    table.keep()
+    [halted] = table.keeper.warnings()
+    assert "would be one table in the lake" in halted
+    [kept] = {"public.orders", "sales.orders"} - {halted.partition(" ")[0]}
+    mine = V1 if kept == "public.orders" else other
+    third = replace(V1, id=6, schema="third", relation=300)
+    renamed = replace(mine, id=7, table="renamed")
+    table.feed.add(third, "t").add(third, "c", {"id": 3, "n": 1, "note": "c"})
+    table.feed.evolve(renamed).add(renamed, "c", {"id": 4, "n": 1, "note": "d"})
+    table.keep()
+    assert {each.partition(" ")[0] for each in table.keeper.warnings()} == {halted.partition(" ")[0], "third.orders"}
+    assert [row["id"] for row in table.rows("all")] == [1 if mine is V1 else 2, 4]
 
 
 def test_dropped_columns_can_go(lake: MakeLake) -> None:

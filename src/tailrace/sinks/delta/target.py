@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cached_property
+from threading import Thread
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
+from tailrace import plans
 from tailrace.errors import SinkError
 from tailrace.sinks.delta.history import Commit, Restore, base_of, generation_of, named
 from tailrace.sinks.lake.target import (
@@ -23,6 +27,7 @@ from tailrace.sinks.lake.target import (
     Target,
     Version,
     declared,
+    lake_session,
     literal,
     mark_lost,
     pairs,
@@ -32,15 +37,19 @@ from tailrace.sinks.lake.target import (
 
 _DEFAULTS = {"delta.enableDeletionVectors": "true"}
 _NAMED_COLUMNS = {"delta.columnMapping.mode": "name"}
+_UNNAMABLE = frozenset(" ,;{}()\n\t=")
+"""What a column's name must not have, unless columns in files are named apart from those of the table."""
 _WIDENING = {"delta.enableTypeWidening": "true"}
 _VACUUM = ("retentionDurationCheck", "vacuum.retentionWindowIgnore", "vacuum.logging")
 """What would take the age for too little, ignore it, or make commits of its own."""
+_SMALL = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
 _SLIGHTLY = 1e-9
 """What makes "more than" an "at least"."""
 
 
 class DeltaTarget(Target):
     CONFLICTS = ("ConcurrentAppend", "ConcurrentDelete", "ConcurrentTransaction", "ConcurrentWrite", "MetadataChanged")
+    TELLS_CASES = False
 
     def __init__(
         self,
@@ -52,7 +61,7 @@ class DeltaTarget(Target):
     ) -> None:
         """At `path`, or where the catalog says that `parts` names it; with both, it is registered there too."""
         super().__init__(spark, path or ".".join(parts or ()), owner, settings or {})
-        self._given, self._parts = path, parts
+        self._given, self._parts, self._settings = path, parts, settings or {}
         self._location = path
         if path and parts and self._snapshot() is not None:
             self._register(path, parts)
@@ -87,6 +96,24 @@ class DeltaTarget(Target):
             raise mark_lost(self._name)
         return found
 
+    def prepare(self) -> None:
+        """A write that carries a mark asks for the table's transactions, which Delta lets Spark compute."""
+        Thread(target=self._compute, name="delta-state", daemon=True).start()
+
+    def _compute(self) -> None:
+        with suppress(Exception):  # the write itself will say what is wrong
+            snapshot = self._snapshot()
+            if snapshot is not None:
+                self._activate(self._small)
+                snapshot.transactions()
+
+    @cached_property
+    def _small(self) -> SparkSession:
+        """For what Delta computes of its own log, which is little."""
+        session = lake_session(self.session, {**self._settings, **_SMALL})
+        plans.suit(session, few=True)
+        return session
+
     def marking(self, mark: int) -> Mapping[str, str]:
         return {
             "spark.databricks.delta.write.txnAppId": self._application,
@@ -97,7 +124,7 @@ class DeltaTarget(Target):
         partitions = f" PARTITIONED BY ({', '.join(map(quoted, making.partition_by))})" if making.partition_by else ""
         clusters = f" CLUSTER BY ({', '.join(map(quoted, making.cluster_by))})" if making.cluster_by else ""
         comment = f" COMMENT {literal(making.comment)}" if making.comment else ""
-        properties = pairs({**_DEFAULTS, **making.properties})
+        properties = pairs({**_DEFAULTS, **_naming(making.columns), **making.properties})
         if self._parts and not self._given:
             self.create_namespace(self._parts[:-1])
         self.execute(
@@ -116,6 +143,10 @@ class DeltaTarget(Target):
 
     def clear(self, mark: int) -> None:
         self.execute(f"DELETE FROM {self.sql_name}", mark)
+
+    def add_columns(self, columns: Mapping[str, DataType]) -> None:
+        self._enable(_naming(columns))
+        super().add_columns(columns)
 
     def rename_column(self, before: str, after: str) -> None:
         self._enable(_NAMED_COLUMNS)
@@ -148,10 +179,12 @@ class DeltaTarget(Target):
         return self._location
 
     def _log(self) -> Any:
+        self._activate(self.session)
+        return self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self.session._jsparkSession, self._path())
+
+    def _activate(self, session: SparkSession) -> None:
         """Delta asks for the thread's session while it reads its log."""
-        spark = self.session._jsparkSession
-        self._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark)
-        return self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark, self._path())
+        self._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
 
     def _snapshot(self) -> Any:
         if self._path() is None:
@@ -308,3 +341,8 @@ class DeltaTarget(Target):
             return 0
         found = self._version(number)
         return None if found is None else self._mark_of(found)
+
+
+def _naming(columns: Iterable[str]) -> Mapping[str, str]:
+    """The properties that columns of these names need."""
+    return _NAMED_COLUMNS if any(_UNNAMABLE & set(name) for name in columns) else {}

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.types import DataType, MapType, StringType
+from pyspark.sql.types import ArrayType, BooleanType, DataType, LongType, MapType, StringType, TimestampType
 
 from tailrace.errors import SinkError
 from tailrace.schema import TableSchema, differences
 from tailrace.sinks.lake.columns import TEXT, holds, text, type_of, value, wider
-from tailrace.sinks.lake.target import LOG, VERSION, Making, Target, literal, quoted
+from tailrace.sinks.lake.target import LOG, VERSION, Making, Shape, Target, literal, quoted
 
 if TYPE_CHECKING:
     from tailrace.sinks.lake import LakeSink
 
+HISTORY: dict[str, DataType] = {
+    "_op": StringType(),
+    "_ts": TimestampType(),
+    "_tx": StringType(),
+    "_position": StringType(),
+    "_event_id": StringType(),
+    "_seq": LongType(),
+    "_unchanged": ArrayType(StringType()),
+}
+"""What `append` adds to each change."""
+SOFT: dict[str, DataType] = {"_is_deleted": BooleanType(), "_deleted_at": TimestampType()}
+"""What `soft_delete` adds to each row."""
 UNFIT = "_unfit"
 DRAFT = "_tailrace_text_"
 """What a column that becomes text is called meanwhile."""
@@ -26,8 +38,15 @@ def wanted_types(schema: TableSchema, sink: LakeSink) -> dict[str, DataType]:
     return {column.name: type_of(column.type, variant=sink.json_as == "variant") for column in schema.columns}
 
 
-def create(target: Target, schema: TableSchema, sink: LakeSink, own: Mapping[str, DataType], log_id: str) -> None:
-    """Make the table for `schema`, with the columns of the sink's `own`."""
+def own_columns(sink: LakeSink) -> dict[str, DataType]:
+    """What the sink adds to the source's columns."""
+    if sink.write_mode == "append":
+        return HISTORY
+    return SOFT if sink.soft_delete else {}
+
+
+def create(target: Target, schema: TableSchema, sink: LakeSink, log_id: str) -> None:
+    """Make the table for `schema`."""
     if not sink.auto_create_table:
         raise SinkError(
             "sink.table_missing",
@@ -35,19 +54,11 @@ def create(target: Target, schema: TableSchema, sink: LakeSink, own: Mapping[str
             hint="make it, or set auto_create_table: true",
             where=schema.name,
         )
-    columns = wanted_types(schema, sink)
-    taken = [name for name in columns if name in own]
-    if taken:
-        raise SinkError(
-            "sink.column_taken",
-            f"{schema.name} has a column {taken[0]}, a name the sink needs",
-            hint="rename the column, or keep this table with another write_mode",
-            where=schema.name,
-        )
+    _refuse_names(target, schema, sink, ())
     options = sink.options(schema)
     target.create(
         Making(
-            {**columns, **own},
+            {**wanted_types(schema, sink), **own_columns(sink)},
             sink.partitions_of(schema),
             options.cluster_by,
             {VERSION: json.dumps(schema.as_dict()), LOG: log_id, **options.properties},
@@ -63,6 +74,7 @@ def evolve(target: Target, schema: TableSchema, sink: LakeSink, defaults: Mappin
     known = shape.version
     steps = [] if known is None else differences(known, schema)
     types = wanted_types(schema, sink)
+    _refuse_names(target, schema, sink, _staying(shape, steps, sink))
     for step in steps:
         if step["kind"] == "rename":
             target.rename_column(step["from"], step["to"])
@@ -75,6 +87,38 @@ def evolve(target: Target, schema: TableSchema, sink: LakeSink, defaults: Mappin
     if filled and mark is not None:
         _fill(target, filled, mark)
     target.set_properties({VERSION: json.dumps(schema.as_dict())})
+
+
+def _staying(shape: Shape, steps: list[dict[str, Any]], sink: LakeSink) -> list[str]:
+    """The columns that keep their names."""
+    gone = {step["from"] for step in steps if step["kind"] == "rename"}
+    if sink.dropped_columns == "drop":
+        gone |= {step["column"] for step in steps if step["kind"] == "drop"}
+    return [name for name in shape.schema.names if name not in gone]
+
+
+def _refuse_names(target: Target, schema: TableSchema, sink: LakeSink, staying: Iterable[str]) -> None:
+    """A table cannot have two columns of one name, whoever's they are. `staying` are there already."""
+    names = [column.name for column in schema.columns]
+    own = [*own_columns(sink), *([UNFIT] if sink.evolution_of(schema) == "lenient" else [])]
+    taken = next((name for name in names if name in own), None)
+    if taken is not None:
+        raise SinkError(
+            "sink.column_taken",
+            f"{schema.name} has a column {taken}, a name the sink needs",
+            hint="rename the column and give the sink another id, or keep this table in a sink with other options",
+            where=schema.name,
+        )
+    known: dict[str, str] = {}
+    for name in () if target.TELLS_CASES else (*names, *own, *staying):
+        other = known.setdefault(name.lower(), name)
+        if other != name:
+            raise SinkError(
+                "sink.columns_alike",
+                f"{schema.name} has columns {other} and {name}, which are the same to this format",
+                hint="rename one of them and give the sink another id, or keep this table in an Iceberg sink",
+                where=schema.name,
+            )
 
 
 def fit(target: Target, column: str, wanted: DataType, schema: TableSchema, sink: LakeSink) -> None:

@@ -66,18 +66,19 @@ class Reading:
         return replace(self, hopeful=True)
 
     def parsed(self, image: str) -> Column:
-        """The parts of an image."""
-        row = F.from_json(F.col(image), self.parts, {"mode": "FAILFAST"})
+        """The parts of an image, which is SQL: as a column of its own it would be copied once more."""
+        text = F.expr(image)
+        row = F.from_json(text, self.parts, {"mode": "FAILFAST"})
         for name in () if self.hopeful else self._floating():
             signed = F.expr(_is_minus_zero(name, image))
             row = row.withField(quoted(name), F.when((row[name] == "0") & signed, "-0").otherwise(row[name]))
         for names, only_nested in ((self.json, False), (self.nested, True)):
             if names:
-                found = _members(names, only_nested)(F.col(image))
+                found = _members(names, only_nested)(text)
                 for place, name in enumerate(names):
-                    text = found[f"c{place}"]
-                    row = row.withField(quoted(name), F.coalesce(text, row[name]) if only_nested else text)
-        return F.when(F.col(image).isNotNull(), row)
+                    kept = found[f"c{place}"]
+                    row = row.withField(quoted(name), F.coalesce(kept, row[name]) if only_nested else kept)
+        return F.when(text.isNotNull(), row)
 
     def typed(self, rows: DataFrame) -> DataFrame:
         """`rows` with the value of each text in `row`, where it has a type that holds it, as `_v0`, `_v1` and so on."""
@@ -151,12 +152,12 @@ def _members(names: Sequence[str], only_nested: bool) -> Callable[[Column], Colu
     return made
 
 
-def last_of_each_key(rows: DataFrame, reading: Reading) -> DataFrame:
-    """The last change of each key, where every change has all columns; of a delete, those of the key."""
-    last = F.max_by(F.struct("op", "after", "ts_us"), "seq").alias("last")
-    found = rows.groupBy("key").agg(last).withColumn("image", F.coalesce("last.after", "key"))
-    parsed = reading.parsed("image").alias("row")
-    return found.select("key", "last.op", "last.ts_us", parsed, F.col("image").alias(IMAGE), _no_names("_kept"))
+def whole(rows: DataFrame, reading: Reading) -> DataFrame:
+    """What a batch leaves, where `rows` are the last change of each key and have all columns; of a delete, those of
+    the key."""
+    image = "coalesce(after, key)"
+    row = reading.parsed(image).alias("row")
+    return rows.select("key", "op", "ts_us", row, F.expr(image).alias(IMAGE), _no_names("_kept"))
 
 
 def with_row(rows: DataFrame, reading: Reading) -> DataFrame:

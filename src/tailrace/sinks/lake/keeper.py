@@ -197,10 +197,12 @@ OUTAGES = (
 HALTING = frozenset(
     {
         "sink.column_taken",
+        "sink.columns_alike",
         "sink.incompatible_type",
         "sink.mark_lost",
         "sink.no_key",
         "sink.table_missing",
+        "sink.table_shared",
         "sink.unfit_value",
         "sink.versions_mixed",
     }

@@ -10,14 +10,14 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, BooleanType, DataType, DecimalType, LongType, StringType, TimestampType
+from pyspark.sql.types import DecimalType
 
 from tailrace.contracts import Delivery
 from tailrace.errors import SinkError
 from tailrace.schema import TableSchema, differences
 from tailrace.sinks.lake import evolve, merge
 from tailrace.sinks.lake.columns import JSON, is_verbatim, type_of
-from tailrace.sinks.lake.fold import IMAGE, Reading, folded, last_of_each_key, with_moved, with_row
+from tailrace.sinks.lake.fold import IMAGE, Reading, folded, whole, with_moved, with_row
 from tailrace.sinks.lake.ranges import ranges
 from tailrace.sinks.lake.share import Clear, Evolve, Rows, Step
 from tailrace.sinks.lake.target import LOG, Shape, viewed
@@ -26,23 +26,10 @@ from tailrace.sinks.tables import Log
 if TYPE_CHECKING:
     from tailrace.sinks.lake import LakeSink
 
-HISTORY: dict[str, DataType] = {
-    "_op": StringType(),
-    "_ts": TimestampType(),
-    "_tx": StringType(),
-    "_position": StringType(),
-    "_event_id": StringType(),
-    "_seq": LongType(),
-    "_unchanged": ArrayType(StringType()),
-}
-"""What `append` adds to each change."""
-SOFT: dict[str, DataType] = {"_is_deleted": BooleanType(), "_deleted_at": TimestampType()}
-"""What `soft_delete` adds to each row."""
-
 
 class KeptTable:
     def __init__(self, sink: LakeSink, spark: SparkSession, schema: TableSchema, delivery: Delivery, log: Log) -> None:
-        self._sink, self._log = sink, log
+        self._sink, self._log, self._source = sink, log, schema
         self.target = sink.kept(spark, schema, delivery, log.log_id)
         self._mark: int | None = None
         self._state: int | None = None
@@ -55,7 +42,7 @@ class KeptTable:
         """How far the table is."""
         if self._mark is None:
             self._state = self.target.state()
-            self._mark = self.committed = 0 if self._state is None else self.target.mark()
+            self._mark = self.committed = 0 if self._shape() is None else self.target.mark()
         return self._mark
 
     def look(self) -> int:
@@ -72,6 +59,7 @@ class KeptTable:
         """Do one step."""
         if step.end <= self.mark():
             return
+        self.target.prepare()
         match step:
             case Rows():
                 self._rows(step)
@@ -83,10 +71,24 @@ class KeptTable:
         if self._state != before and self.target.written == step.end:
             self.committed = step.end
 
+    def _shape(self) -> Shape | None:
+        """What it looks like. Raises where it keeps another table of the source, whose marks would pass for its own."""
+        shape = self.target.shape()
+        keeps = None if shape is None else shape.version
+        renamed = keeps is not None and keeps.relation == self._source.relation != 0
+        if keeps is not None and keeps.name != self._source.name and not renamed:
+            raise SinkError(
+                "sink.table_shared",
+                f"{self._source.name} and {keeps.name} would be one table in the lake, {self.target.sql_name}",
+                hint="tell them apart in table_name, as {schema}__{table} does, and give the sink another id",
+                where=self._source.name,
+            )
+        return shape
+
     # -- steps -----------------------------------------------------------------------------------------------
 
     def _clear(self, mark: int) -> None:
-        if self.target.shape() is None:
+        if self._shape() is None:
             return
         if self._sink.soft_delete:
             gone = "`_is_deleted` = true, `_deleted_at` = current_timestamp()"
@@ -96,7 +98,7 @@ class KeptTable:
         self._empty = True
 
     def _evolve(self, step: Evolve) -> None:
-        shape = self.target.shape()
+        shape = self._shape()
         if shape is None or not step.schema.columns:
             return  # it is made with its first row; a table that was dropped stays as it was
         mirrors = self._sink.write_mode == "upsert"
@@ -112,39 +114,33 @@ class KeptTable:
         done = False
         while not done:
             shape = self._ready(step.schema)
-            rows = self._read(step)
             reading = _reading(step.schema, shape)
             if self._sink.write_mode == "append":
-                done = self._append(partial(_history, rows), reading, step)
+                done = self._append(partial(_history, self._read(step)), reading, step)
             elif not step.schema.key:
                 self._refuse_keyless(step)
-                done = self._append(partial(self._new, rows), reading, step)
+                done = self._append(partial(self._new, self._read(step)), reading, step)
             else:
-                done = self._upsert(rows, reading, step)
+                done = self._upsert(reading, step)
 
-    def _read(self, step: Rows) -> DataFrame:
-        changes = self._log.read(max(step.start, self.mark()), step.end, step.schema.id)
+    def _read(self, step: Rows, *, last: bool = False) -> DataFrame:
+        changes = self._log.read(max(step.start, self.mark()), step.end, step.schema.id, last=last)
         with viewed(changes) as view:
             found = self.target.session.table(view)
         return found.filter("op <> 's'") if "s" in step.content.ops else found
 
     def _ready(self, schema: TableSchema) -> Shape:
         """The table, made where it is missing and with the columns of `schema`."""
-        shape = self.target.shape()
+        shape = self._shape()
         if shape is None:
-            evolve.create(self.target, schema, self._sink, self._own_columns(), self._log.log_id)
+            evolve.create(self.target, schema, self._sink, self._log.log_id)
             self._empty = True
         elif shape.version is None or schema.follows(shape.version):
             evolve.evolve(self.target, schema, self._sink, {}, None)
-            self.target.add_columns(self._own_columns())
+            self.target.add_columns(evolve.own_columns(self._sink))
         else:
             return shape
-        return self.target.existing()
-
-    def _own_columns(self) -> dict[str, DataType]:
-        if self._sink.write_mode == "append":
-            return HISTORY
-        return SOFT if self._sink.soft_delete else {}
+        return self._shape() or self.target.existing()
 
     # -- rows ------------------------------------------------------------------------------------------------
 
@@ -162,20 +158,20 @@ class KeptTable:
         """Inserts, as the table gets them."""
         return with_row(rows, reading).select("row", F.col("after").alias(IMAGE), *self._alive())
 
-    def _upsert(self, rows: DataFrame, reading: Reading, step: Rows) -> bool:
+    def _upsert(self, reading: Reading, step: Rows) -> bool:
         if step.only_inserts and self._holds_this_log_alone():
-            return self._append(partial(self._new, rows), reading, step)
+            return self._append(partial(self._new, self._read(step)), reading, step)
         if not step.content.lazy:
-            hopeful = reading.hoping()
-            strict = merge.strict_source(last_of_each_key(rows, hopeful), hopeful)
+            rows, hopeful = self._read(step, last=True), reading.hoping()
+            strict = merge.strict_source(whole(rows, hopeful), hopeful)
             if self._hopefully(reading, step.end, lambda: self._bring(strict, reading, step, kept=False)):
                 return True
-            return self._merge(last_of_each_key(rows, reading), reading, step)
-        whole = with_row(rows, reading)
+            return self._merge(whole(rows, reading), reading, step)
+        rows = with_row(self._read(step), reading)
         if step.content.moved_lazily:
             here = self.target.session.table(self.target.sql_name)
-            whole = with_moved(whole, reading, step.content.lazy, here)
-        return self._merge(folded(whole, step.content.lazy), reading, step)
+            rows = with_moved(rows, reading, step.content.lazy, here)
+        return self._merge(folded(rows, step.content.lazy), reading, step)
 
     def _holds_this_log_alone(self) -> bool:
         """Whether an insert is of a key that the table cannot have."""
@@ -284,10 +280,9 @@ def _reading(schema: TableSchema, shape: Shape) -> Reading:
 
 
 def _history(rows: DataFrame, reading: Reading) -> DataFrame:
-    images = rows.withColumn("after", F.expr("coalesce(after, before, key)"))
-    return with_row(images, reading).selectExpr(
-        "row",
-        f"after AS {IMAGE}",
+    image = "coalesce(after, before, key)"
+    others = (
+        f"{image} AS {IMAGE}",
         "op AS _op",
         "timestamp_micros(ts_us) AS _ts",
         "tx_id AS _tx",
@@ -296,3 +291,4 @@ def _history(rows: DataFrame, reading: Reading) -> DataFrame:
         "seq AS _seq",
         "unchanged AS _unchanged",
     )
+    return rows.select(reading.parsed(image).alias("row"), *map(F.expr, others))

@@ -106,6 +106,8 @@ class Target(ABC):
 
     CONFLICTS: tuple[str, ...] = ()
     """Names of the JVM's exceptions that say somebody else wrote at the same time."""
+    TELLS_CASES = True
+    """Whether names that differ only in capitals are two."""
 
     def __init__(self, spark: SparkSession, name: str, owner: str, settings: Mapping[str, str]) -> None:
         self.session = lake_session(spark, settings)
@@ -134,6 +136,9 @@ class Target(ABC):
     @abstractmethod
     def state(self) -> int | None:
         """Another value whenever the table is another: its version or snapshot; None where there is no table."""
+
+    def prepare(self) -> None:  # noqa: B027 most have nothing to begin
+        """Begin what a write will wait for."""
 
     @abstractmethod
     def marking(self, mark: int) -> Mapping[str, str]:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
 
 T = TypeVar("T")
-LINES_S = 5.0
+LINES_S, SAME_S = 5.0, 30.0
+"""Between two lines, and between two that say the same."""
 
 
 def in_terminal() -> bool:
@@ -34,11 +35,13 @@ def progress_bar(rows: str, *more: ProgressColumn) -> Iterator[Progress]:
 
 def lines(line: Callable[[T], str]) -> Callable[[T], None]:
     """Tells `line` of what it is given, not too often."""
-    last = [0.0]
+    told, at = "", 0.0
 
     def show(progress: T) -> None:
-        if time.monotonic() >= last[0] + LINES_S:
-            last[0] = time.monotonic()
-            typer.echo(line(progress), err=True)
+        nonlocal told, at
+        waited = time.monotonic() - at
+        if waited >= LINES_S and (waited >= SAME_S or line(progress) != told):
+            told, at = line(progress), time.monotonic()
+            typer.echo(told, err=True)
 
     return show
