@@ -54,5 +54,6 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[demo,test,dev]'
 	@$(BIN)/python -m tailrace.capture.postgres.warm
+	@$(BIN)/python -m tailrace.spark.warm
 	@touch $@
 	@echo "tailrace: ready"

@@ -6,6 +6,7 @@ A user's settings win over ours, except where delivery would break: then they ar
 from __future__ import annotations
 
 import atexit
+import hashlib
 import logging
 import os
 import re
@@ -18,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
@@ -28,13 +30,15 @@ from tailrace.errors import ConfigError, SparkError
 from tailrace.java import java_home
 from tailrace.spark.daemon import DRIVER_PID
 
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
 DEFAULTS: Mapping[str, str] = {
     "spark.app.name": "tailrace",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.ui.liveUpdate.period": "-1",
     # Few cores and short-lived garbage: collecting in parallel pauses costs less than collecting beside the work.
-    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    JAVA_OPTIONS: "-XX:+UseParallelGC",
     "spark.log.level": "WARN",
     "spark.sql.session.timeZone": "UTC",
     # Small batches: planning adaptively costs more than the batch.
@@ -91,6 +95,7 @@ def open_session(
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)  # they print, with traces, what is raised anyway
     _prepare_environment(local=_is_local(master))
+    settings[JAVA_OPTIONS] += _archived(settings[JAVA_OPTIONS])
     spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     log_file.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -143,6 +148,18 @@ def _unix_sockets() -> dict[str, str]:
     if len(folder.encode()) > MAX_SOCKET_FOLDER:
         return {}
     return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": folder}
+
+
+def class_archive() -> Path:
+    """Where `tailrace.spark.warm` keeps the classes of this Spark, as this Java has them in memory."""
+    versions = f"{java_home()} {pyspark.__file__} {pyspark.__version__}"
+    return Path(sys.prefix, "share", "tailrace", f"spark-{hashlib.sha256(versions.encode()).hexdigest()[:12]}.jsa")
+
+
+def _archived(options: str) -> str:
+    """What lets the JVM take its classes from there. It does without them where they do not suit its `options`."""
+    archive = class_archive()
+    return f' "-XX:SharedArchiveFile={archive}"' if archive.exists() and "Archive" not in options else ""
 
 
 def _is_local(master: str) -> bool:

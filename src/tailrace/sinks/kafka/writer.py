@@ -200,4 +200,5 @@ def _discard(identity: str) -> None:
     producer = _producers.pop(identity, None)
     if producer is not None:
         producer.purge(in_queue=True, in_flight=True, blocking=True)
-        producer.flush(0)
+        with suppress(KafkaException):  # what was purged on its way breaks the producer, which is dropped anyway
+            producer.flush(0)
