@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.cache import cache_directory
 from tailrace.errors import SetupError
-from tailrace.java import cache_directory, java_home
+from tailrace.java import java_home
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,6 @@ small script that drops the request.
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 import re
 import shlex
@@ -18,6 +17,7 @@ import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
+from tailrace.cache import script
 from tailrace.errors import SetupError
 
 SUPPORTED_VERSIONS = (17, 21)
@@ -37,12 +37,6 @@ for argument in "$@"; do
 done
 exec {java} "$@"
 """
-
-
-def cache_directory() -> Path:
-    """Where downloads are kept between runs: `$TAILRACE_CACHE`, else `~/.cache/tailrace`."""
-    given = os.environ.get("TAILRACE_CACHE")
-    return Path(given).expanduser().absolute() if given else Path.home() / ".cache" / "tailrace"
 
 
 @functools.cache
@@ -84,19 +78,6 @@ def _wheel_home() -> Path | None:
     if spec is None or spec.origin is None:
         return None
     java = Path(spec.origin).parent / "java-runtime" / "bin" / "java"
-    return _wrapped(java) if _supported_home(str(java)) else None
-
-
-def _wrapped(java: Path) -> Path:
-    """One wrapper per installed wheel, so that environments that share a cache do not share a Java."""
-    text = _WRAPPER.format(java=shlex.quote(str(java)))
-    home = cache_directory() / "java" / hashlib.sha256(text.encode()).hexdigest()[:12]
-    wrapper = home / "bin" / "java"
-    if wrapper.exists():
-        return home
-    wrapper.parent.mkdir(parents=True, exist_ok=True)
-    draft = wrapper.with_name(f"java.{os.getpid()}")
-    draft.write_text(text)
-    draft.chmod(0o755)
-    draft.replace(wrapper)
-    return home
+    if not _supported_home(str(java)):
+        return None
+    return script("java", "java", _WRAPPER.format(java=shlex.quote(str(java)))).parents[1]

@@ -17,10 +17,11 @@ ROOT = str(Path(__file__).parents[2])
 sys.path[0] = ROOT
 os.environ["PYTHONPATH"] = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
 
+from tailrace import java  # noqa: E402
 from tailrace.changelog import LogReader  # noqa: E402
 from tailrace.contracts import Delivery  # noqa: E402
 from tailrace.spark.query import start_query  # noqa: E402
-from tailrace.spark.session import open_session  # noqa: E402
+from tailrace.spark.session import JAVA_OPTIONS, open_session  # noqa: E402
 from tests.spark.sinks import LinesSink  # noqa: E402
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -28,8 +29,8 @@ PR_SET_CHILD_SUBREAPER = 36
 
 def main(directory: Path) -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    slow_to_kill = {"spark.python.task.killTimeout": "8s"}
-    spark = open_session(directory / "spark.log", master="local[2]", conf=slow_to_kill)
+    settings = {"spark.python.task.killTimeout": "8s", JAVA_OPTIONS: java.QUICK}
+    spark = open_session(directory / "spark.log", master="local[2]", conf=settings)
     end = LogReader(directory / "log").end
     for attempt, pause_s in (("1", 0.005), ("2", 0.0)):
         sink = LinesSink(id="lines", directory=str(directory / "out"), pause_s=pause_s)

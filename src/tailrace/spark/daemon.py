@@ -52,7 +52,7 @@ def forget_archives() -> None:
     """Drop Spark's archives from the import path where PySpark does not need them."""
     archives = {path for path in sys.path if _is_sparks(path)}
     rest = [path for path in sys.path if path not in archives]
-    if not all(_importable(name, rest) for name in ("pyspark", "py4j")):
+    if not all(importable(name, rest) for name in ("pyspark", "py4j")):
         return
     sys.path[:] = rest
     for path in archives:
@@ -77,7 +77,8 @@ def _is_sparks(path: str) -> bool:
     return file.name == "pyspark.zip" or (file.name.startswith("py4j-") and file.name.endswith("-src.zip"))
 
 
-def _importable(name: str, paths: Iterable[str]) -> bool:
+def importable(name: str, paths: Iterable[str]) -> bool:
+    """Whether a module is found in one of `paths`."""
     return PathFinder.find_spec(name, [path or os.getcwd() for path in paths]) is not None
 
 

@@ -10,9 +10,11 @@ import hashlib
 import logging
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
+import sysconfig
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -26,9 +28,10 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from tailrace.cache import script
 from tailrace.errors import ConfigError, SparkError
 from tailrace.java import java_home
-from tailrace.spark.daemon import DRIVER_PID
+from tailrace.spark.daemon import DRIVER_PID, importable
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
@@ -70,6 +73,22 @@ FIXED: Mapping[str, str] = {
     "spark.python.daemon.module": "tailrace.spark.daemon",  # its workers die with the driver
 }
 
+_WITHOUT_COPIES = """\
+#!/bin/sh
+# Runs {python} without the copies of PySpark that Spark names first: they are not compiled, so that each of the
+# processes that Spark starts would compile them, which takes a second.
+set -f
+rest= IFS=:
+for path in $PYTHONPATH; do
+    case "$path" in
+        */pyspark.zip | */py4j-*-src.zip | */spark-core_*.jar) ;;
+        *) rest="$rest${{rest:+:}}$path" ;;
+    esac
+done
+unset IFS
+export PYTHONPATH="$rest"
+exec {python} "$@"
+"""
 MAX_SOCKET_FOLDER = 64
 """A socket's path has 107 bytes at most, and its name takes 42."""
 MAX_NESTING = 10_000
@@ -170,12 +189,20 @@ def _prepare_environment(*, local: bool) -> None:
     """What the JVM and, through it, the workers inherit. `spark.pyspark.python` does not reach every
     worker."""
     os.environ["JAVA_HOME"] = str(java_home())
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = _python() if local else sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if local:
         os.environ[DRIVER_PID] = str(os.getpid())
     else:
         os.environ.pop(DRIVER_PID, None)
+
+
+def _python() -> str:
+    """This Python for all that Spark starts with it. Where PySpark is installed, Spark's copies of it are left out."""
+    installed = {sysconfig.get_path(kind) for kind in ("purelib", "platlib")}
+    if not all(importable(name, installed) for name in ("pyspark", "py4j")):
+        return sys.executable
+    return str(script("python", "python", _WITHOUT_COPIES.format(python=shlex.quote(sys.executable))))
 
 
 @contextmanager
