@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 import uuid
+from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
 from pydantic import ValidationError
@@ -11,13 +15,14 @@ from pydantic import ValidationError
 from tailrace.config import Secret
 from tailrace.contracts import Span
 from tailrace.errors import ConfigError, SinkError
-from tailrace.sinks.kafka import CreateTopics, KafkaSink, Setting
+from tailrace.sinks.kafka import CreateTopics, KafkaSink, Setting, writer
 from tailrace.testing.servers import KafkaBroker
 from tailrace.testing.suites.sinks import (
     DELIVERY,
     Change,
     Received,
     ServerSinkSuite,
+    batch_for,
     deliver,
     versions,
     write,
@@ -184,6 +189,27 @@ def test_a_broker_that_dies_in_the_middle_is_a_wait_and_nothing_arrives_late() -
         deliver(sink, versions(8, keys=1, rounds=1))
         seqs = [json.loads(value)["seq"] for value in values(broker, sink.topic)]
     assert sorted(seqs) == [0, 1, 2, 3, 8]
+
+
+def test_a_batch_that_is_given_up_says_why_though_records_are_on_their_way(sink: KafkaSink, kafka: KafkaBroker) -> None:
+    """Taking those back breaks librdkafka's producer, which says so itself."""
+    sink.prepare(DELIVERY)
+    deliver(sink, versions(0, keys=1, rounds=1))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield batch_for(sink, versions(1, keys=1, rounds=3))
+        for producer in writer._producers.values():
+            producer.poll(0.5)  # nothing comes back, but the records go out
+        raise RuntimeError("given up")
+
+    os.kill(kafka.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(RuntimeError, match="given up"):
+            sink.open(DELIVERY, Span("log", 1, 4), 0).write(batches())
+    finally:
+        os.kill(kafka.pid, signal.SIGCONT)
+    deliver(sink, versions(4, keys=1, rounds=1))
+    assert json.loads(values(kafka, sink.topic)[-1])["seq"] == 4
 
 
 def test_an_existing_topic_is_left_as_it_is(sink: KafkaSink, kafka: KafkaBroker) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import signal
 import stat
+import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tailrace.errors import ConfigError
+from tailrace.spark import session
 from tailrace.spark.session import FIXED, session_settings
 
 
@@ -70,3 +76,31 @@ def test_ctrl_c_stays_with_whoever_runs_the_session(spark: SparkSession) -> None
     """Spark's own answer to it cancels the jobs that run."""
     assert getattr(signal.getsignal(signal.SIGINT), "__module__", None) != "pyspark.core.context"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_what_spark_starts_uses_the_installed_pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark's own copies are dropped from the path, and nothing of a user's."""
+    own = ["/opt/spark/python/lib/pyspark.zip", "/opt/py4j-0.10.9.9-src.zip", "/opt/spark-core_2.13-4.1.4.jar"]
+    users = ["/some where/users.zip", "/elsewhere/*", "/users.jar"]
+    look = [session._python(), "-c", "import sys; print(sys.path)"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*own, *users])}
+    found = subprocess.run(look, env=environment, capture_output=True, text=True, check=True).stdout
+    assert [path for path in ast.literal_eval(found) if path in own + users] == users
+
+    monkeypatch.setattr(sysconfig, "get_path", lambda kind: str(tmp_path))
+    assert session._python() == sys.executable
+
+
+def test_classes_come_from_the_archive_where_there_is_one(spark: SparkSession) -> None:
+    jvm = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    mapped = Path(f"/proc/{jvm}/maps").read_text()
+    assert (str(session.class_archive()) in mapped) == session.class_archive().exists()
+
+
+def test_an_archive_is_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = tmp_path / "classes.jsa"
+    monkeypatch.setattr(session, "class_archive", lambda: archive)
+    assert session._archived("-Xmx1g") == ""
+    archive.touch()
+    assert session._archived("-Xmx1g") == f' "-XX:SharedArchiveFile={archive}"'
+    assert session._archived("-XX:SharedArchiveFile=/a/users.jsa") == ""
