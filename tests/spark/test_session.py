@@ -78,7 +78,7 @@ def test_ctrl_c_stays_with_whoever_runs_the_session(spark: SparkSession) -> None
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_what_spark_starts_uses_the_installed_pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_spark_starts_uses_the_installed_pyspark() -> None:
     """Spark's own copies are dropped from the path, and nothing of a user's."""
     own = ["/opt/spark/python/lib/pyspark.zip", "/opt/py4j-0.10.9.9-src.zip", "/opt/spark-core_2.13-4.1.4.jar"]
     users = ["/some where/users.zip", "/elsewhere/*", "/users.jar"]
@@ -87,7 +87,16 @@ def test_what_spark_starts_uses_the_installed_pyspark(tmp_path: Path, monkeypatc
     found = subprocess.run(look, env=environment, capture_output=True, text=True, check=True).stdout
     assert [path for path in ast.literal_eval(found) if path in own + users] == users
 
-    monkeypatch.setattr(sysconfig, "get_path", lambda kind: str(tmp_path))
+
+def test_spark_starts_python_itself_where_there_is_no_other_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAILRACE_CACHE", str(tmp_path / "cache"))
+    assert session._python() != sys.executable
+    monkeypatch.setenv("TAILRACE_CACHE", os.devnull)  # nothing can be written there
+    assert session._python() == sys.executable
+    monkeypatch.setenv("TAILRACE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sysconfig, "get_path", lambda kind: str(tmp_path))  # PySpark is not installed
     assert session._python() == sys.executable
 
 

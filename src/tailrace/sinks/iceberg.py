@@ -101,6 +101,10 @@ class IcebergSink(LakeSink):
         known = super().gather()
         return known if self.flush_interval_seconds is None else replace(known, seconds=self.flush_interval_seconds)
 
+    def column_of(self, partition: str) -> str:
+        found = _TRANSFORM.fullmatch(partition)
+        return found["column"] if found else partition
+
     def target(self, spark: SparkSession, name: str, owner: str) -> IcebergTarget:
         parts = (self.catalog_name, *self.table_namespace.split("."), name)
         return IcebergTarget(spark, parts, owner, self._settings(), self.format_version)

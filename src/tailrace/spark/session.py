@@ -198,11 +198,16 @@ def _prepare_environment(*, local: bool) -> None:
 
 
 def _python() -> str:
-    """This Python for all that Spark starts with it. Where PySpark is installed, Spark's copies of it are left out."""
+    """This Python for all that Spark starts with it. Where PySpark is installed and the cache can hold a program,
+    Spark's copies of PySpark are left out."""
     installed = {sysconfig.get_path(kind) for kind in ("purelib", "platlib")}
     if not all(importable(name, installed) for name in ("pyspark", "py4j")):
         return sys.executable
-    return str(script("python", "python", _WITHOUT_COPIES.format(python=shlex.quote(sys.executable))))
+    try:
+        file = script("python", "python", _WITHOUT_COPIES.format(python=shlex.quote(sys.executable)))
+    except OSError:
+        return sys.executable
+    return str(file) if os.access(file, os.X_OK) else sys.executable
 
 
 @contextmanager

@@ -21,7 +21,9 @@ from tailrace.spark.source import LogSource, Options
 from tailrace.spark.task import Count
 
 SMALL_BYTES = 8 << 20
-"""Of the frames that hold the changes."""
+"""Of the frames that hold the changes..."""
+FEW_BYTES = 512 << 10
+"""...and of the changes themselves: each pass of a statement sends them to a task."""
 _CHANGES = from_arrow_schema(CHANGES)
 
 
@@ -98,7 +100,7 @@ class SparkLog:
         [piece] = LogReader(self._path, start).slices(start, end, 1, version, last=last)
         if sum(part.length for part in piece.parts) <= SMALL_BYTES:
             found = pa.Table.from_batches(read_slice(piece), CHANGES)
-            if found.num_rows <= plans.FEW:
+            if found.num_rows <= plans.FEW and found.nbytes <= FEW_BYTES:
                 return self._spark.createDataFrame(found, _CHANGES).select(*self._columns)
         options = Options(
             str(self._path), tasks=self._tasks, start=start, end=end, version=version, last=last, log=self.log_id

@@ -24,7 +24,6 @@ from tailrace.sinks.tables import Log, TableSink
 Evolution = Literal["adapt", "lenient", "halt"]
 
 _HOLES = re.compile(r"\{(\w+)\}")
-_TRANSFORM = re.compile(r"\w+\((?:\d+,\s*)?(?P<column>.+)\)")
 _KNOWN = ("source", "database", "schema", "table")
 
 
@@ -40,12 +39,6 @@ def _known_holes(template: str) -> str:
 def placed(location: str) -> str:
     """A location that is the same wherever a process stands."""
     return location if ":" in location else str(Path(location).absolute())
-
-
-def column_of(partition: str) -> str:
-    """The column of a partition, which may be a transform of it."""
-    found = _TRANSFORM.fullmatch(partition)
-    return found["column"] if found else partition
 
 
 class TableOptions(Model):
@@ -164,8 +157,12 @@ class LakeSink(TableSink):
     def partitions_of(self, table: TableSchema) -> tuple[str, ...]:
         """How a new table is partitioned."""
         names = {column.name for column in table.columns}
-        common = (each for each in self.partition_by if column_of(each) in names)
+        common = (each for each in self.partition_by if self.column_of(each) in names)
         return self.options(table).partition_by or tuple(common)
+
+    def column_of(self, partition: str) -> str:
+        """The column of a partition, which may be a transform of it where the format has them."""
+        return partition
 
     def evolution_of(self, table: TableSchema) -> Evolution:
         return self.options(table).evolution or self.evolution

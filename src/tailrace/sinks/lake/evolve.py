@@ -56,6 +56,7 @@ def create(target: Target, schema: TableSchema, sink: LakeSink, log_id: str) -> 
         )
     _refuse_names(target, schema, sink, ())
     options = sink.options(schema)
+    _refuse_layout(schema, sink)
     target.create(
         Making(
             {**wanted_types(schema, sink), **own_columns(sink)},
@@ -119,6 +120,22 @@ def _refuse_names(target: Target, schema: TableSchema, sink: LakeSink, staying: 
                 hint="rename one of them and give the sink another id, or keep this table in an Iceberg sink",
                 where=schema.name,
             )
+
+
+def _refuse_layout(schema: TableSchema, sink: LakeSink) -> None:
+    """Partitions and clusters must be of columns that are there."""
+    names = [column.name for column in schema.columns]
+    partitions = ("partition_by", sink.partitions_of(schema), sink.column_of)
+    clusters = ("cluster_by", sink.options(schema).cluster_by, str)
+    for option, wanted, column_of in (partitions, clusters):
+        for each in wanted:
+            if column_of(each) not in names:
+                raise SinkError(
+                    "sink.no_such_column",
+                    f"{option} names {each}, which {schema.name} does not have",
+                    hint=f"use its columns: {', '.join(names)}",
+                    where=schema.name,
+                )
 
 
 def fit(target: Target, column: str, wanted: DataType, schema: TableSchema, sink: LakeSink) -> None:

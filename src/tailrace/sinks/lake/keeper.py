@@ -201,6 +201,7 @@ HALTING = frozenset(
         "sink.incompatible_type",
         "sink.mark_lost",
         "sink.no_key",
+        "sink.no_such_column",
         "sink.table_missing",
         "sink.table_shared",
         "sink.unfit_value",
