@@ -191,8 +191,18 @@ def test_a_broker_that_dies_in_the_middle_is_a_wait_and_nothing_arrives_late() -
     assert sorted(seqs) == [0, 1, 2, 3, 8]
 
 
-def test_a_batch_that_is_given_up_says_why_though_records_are_on_their_way(sink: KafkaSink, kafka: KafkaBroker) -> None:
+class Patient(Producer):
+    """Looks long enough to see what became of records that were taken back."""
+
+    def flush(self, timeout: float = 0) -> int:
+        return super().flush(max(timeout, 1.0))
+
+
+def test_a_batch_that_is_given_up_says_why_though_records_are_on_their_way(
+    sink: KafkaSink, kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Taking those back breaks librdkafka's producer, which says so itself."""
+    monkeypatch.setattr(writer, "Producer", Patient)
     sink.prepare(DELIVERY)
     deliver(sink, versions(0, keys=1, rounds=1))
 

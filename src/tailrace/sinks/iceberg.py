@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from tailrace.config import Secret
 from tailrace.contracts import EXTENSIONS, Gather, Jar
-from tailrace.sinks.lake import LakeSink, placed
+from tailrace.sinks.lake import TRANSFORM, LakeSink, placed
 from tailrace.sinks.lake.target import (
     LOADING,
     LOCAL_FILES,
@@ -52,7 +52,6 @@ _DELETED_FROM = (
 """The one file that a delete file is about: named, or the only value of its column `file_path`."""
 _VARIANTS = _VECTORS = 3
 """The format from which on there are variants, and deletion vectors replace files of positions."""
-_TRANSFORM = re.compile(r"(?P<name>years|months|days|hours|bucket|truncate)\((?:(?P<width>\d+),\s*)?(?P<column>.+)\)")
 
 
 class IcebergSink(LakeSink):
@@ -102,7 +101,7 @@ class IcebergSink(LakeSink):
         return known if self.flush_interval_seconds is None else replace(known, seconds=self.flush_interval_seconds)
 
     def column_of(self, partition: str) -> str:
-        found = _TRANSFORM.fullmatch(partition)
+        found = TRANSFORM.fullmatch(partition)
         return found["column"] if found else partition
 
     def target(self, spark: SparkSession, name: str, owner: str) -> IcebergTarget:
@@ -349,7 +348,7 @@ def _listed(options: Mapping[str, str]) -> str:
 
 def _transform(spelled: str) -> str:
     """A partition as SQL, its column quoted."""
-    found = _TRANSFORM.fullmatch(spelled)
+    found = TRANSFORM.fullmatch(spelled)
     if found is None:
         return quoted(spelled)
     width = f"{found['width']}, " if found["width"] else ""

@@ -13,14 +13,12 @@ from pyspark.sql import SparkSession
 from tailrace.contracts import EXTENSIONS, Jar
 from tailrace.errors import SinkError
 from tailrace.sinks.delta.target import DeltaTarget
-from tailrace.sinks.lake import LakeSink, placed
+from tailrace.sinks.lake import TRANSFORM, LakeSink, placed
 from tailrace.sinks.lake.maintenance import Maintenance
 from tailrace.sinks.lake.target import LOCAL_FILES
 
 _YOUNGEST_S = 3600
 _S3 = re.compile(r"^s3a?://([^/]+)")
-_TRANSFORM = re.compile(r"(years|months|days|hours|bucket|truncate)\(.+\)")
-"""As Iceberg has them."""
 _S3_JARS = (
     Jar("org.apache.hadoop", "hadoop-aws", "3.4.2"),  # the version of Spark's Hadoop
     Jar("software.amazon.awssdk", "s3-transfer-manager", "2.29.52", transitive=True),
@@ -70,7 +68,7 @@ class DeltaSink(LakeSink):
     @model_validator(mode="after")
     def _has_no_transforms(self) -> Self:
         for each in (*self.partition_by, *(one for options in self.tables.values() for one in options.partition_by)):
-            if _TRANSFORM.fullmatch(each):
+            if TRANSFORM.fullmatch(each):
                 message = f"Delta's partitions are columns: there is no {each}"
                 hint = "use a column, add a generated one at the source, or cluster_by"
                 raise PydanticCustomError("config.invalid_value", "{message}", {"message": message, "hint": hint})

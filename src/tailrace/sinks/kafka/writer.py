@@ -141,8 +141,7 @@ class KafkaWriter:
         try:
             producer.poll(_POLL_S)
         except KafkaException as error:  # the producer gave up, because of a record whose report is still to come
-            with suppress(KafkaException):
-                producer.flush(_LAST_REPORTS_S)
+            _hear(producer, _LAST_REPORTS_S)
             self._note(kafka_error(error.args[0], "the producer failed", self.sink))
 
     def _note(self, failure: SinkError) -> None:
@@ -200,5 +199,11 @@ def _discard(identity: str) -> None:
     producer = _producers.pop(identity, None)
     if producer is not None:
         producer.purge(in_queue=True, in_flight=True, blocking=True)
-        with suppress(KafkaException):  # what was purged on its way breaks the producer, which is dropped anyway
-            producer.flush(0)
+        _hear(producer, 0)
+
+
+def _hear(producer: Producer, seconds: float) -> None:
+    """Let a producer that is given up say what it still has to say. That it is broken, as by records that were taken
+    back on their way, it raises, and a SystemError where a report follows in the same call."""
+    with suppress(KafkaException, SystemError):
+        producer.flush(seconds)

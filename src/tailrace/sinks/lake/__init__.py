@@ -24,6 +24,8 @@ from tailrace.sinks.tables import Log, TableSink
 Evolution = Literal["adapt", "lenient", "halt"]
 
 _HOLES = re.compile(r"\{(\w+)\}")
+TRANSFORM = re.compile(r"(?P<name>years|months|days|hours|bucket|truncate)\((?:(?P<width>\d+),\s*)?(?P<column>.+)\)")
+"""A partition that is made of a column, where the format has such."""
 _KNOWN = ("source", "database", "schema", "table")
 
 
