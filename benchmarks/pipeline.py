@@ -17,7 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 from benchmarks.meter import family
 from benchmarks.stage import Stage, Table
 from benchmarks.waiting import say, until
-from tailrace import plans
+from tailrace import jvm
 from tailrace.errors import SetupError
 from tailrace.supervisor.layout import Layout
 from tailrace.testing.servers import KafkaBroker
@@ -115,7 +115,7 @@ class Pipeline(Running):
         small and for large batches."""
         self.wait_for_stream()
         until(self._answers, "the topic has leaders", seconds=60)
-        for rows in (*[WARM_ROWS] * WARM_TRANSACTIONS, *[2 * plans.FEW] * WARM_BATCHES):
+        for rows in (*[WARM_ROWS] * WARM_TRANSACTIONS, *[2 * jvm.FEW] * WARM_BATCHES):
             self.table.write(rows, rows)
             until(self._caught_up, "the pipeline delivers", seconds=START_S)
         say(f"pipeline warm after {self.table.written} rows")

@@ -14,7 +14,7 @@ from benchmarks.waiting import until
 from tailrace.capture.postgres import PostgresSource
 from tailrace.errors import SetupError
 from tailrace.spec import Platform
-from tailrace.supervisor.taps import TapProcess
+from tailrace.supervisor.run.taps import TapProcess
 
 START_S = 300.0
 """Enough for a first start, which compiles the decoder."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tailrace import java
+from tailrace.machine import java
 from tailrace.testing.servers import KafkaBroker, PostgresServer
 
 if TYPE_CHECKING:

@@ -1,8 +1,16 @@
-"""What Spark and its JVM say when something goes wrong, as a person would want it told."""
+"""What the stages need of Spark's JVM: its errors as a person would want them told, and how it runs a plan."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tailrace.config import redact
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FEW = 5_000
+"""Compiling a plan takes longer than running it on fewer rows."""
 
 _CALLING = "An error occurred while calling "
 _CAUSE = "Caused by: "
@@ -15,3 +23,9 @@ def reason(error: BaseException) -> str:
     causes = [line.removeprefix(_CAUSE) for line in told if line.startswith(_CAUSE)]
     first = told[0] if told else type(error).__name__
     return redact(f"{first} ({causes[-1]})" if causes and causes[-1] not in first else first)
+
+
+def compile_plans(session: SparkSession, *, few: bool) -> None:
+    """Compile plans over many rows, interpret those over few."""
+    session.conf.set("spark.sql.codegen.wholeStage", str(not few).lower())
+    session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN" if few else "FALLBACK")

@@ -15,13 +15,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tailrace import lifeline
 from tailrace.backoff import Backoff
 from tailrace.capture.postgres import PostgresSource
 from tailrace.capture.repair import ASKED
 from tailrace.changelog import LogReader
 from tailrace.control import Store
 from tailrace.control.ledger import Ledger, Run, TableRequest
+from tailrace.machine import lifeline
 from tailrace.spark.snapshot import ReadHere
 from tailrace.supervisor.snapshots import Snapshots
 from tailrace.testing.waiting import eventually

@@ -17,9 +17,9 @@ ROOT = str(Path(__file__).parents[2])
 sys.path[0] = ROOT
 os.environ["PYTHONPATH"] = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
 
-from tailrace import java  # noqa: E402
 from tailrace.changelog import LogReader  # noqa: E402
 from tailrace.contracts import Delivery  # noqa: E402
+from tailrace.machine import java  # noqa: E402
 from tailrace.spark.query import start_query  # noqa: E402
 from tailrace.spark.session import JAVA_OPTIONS, open_session  # noqa: E402
 from tests.spark.sinks import LinesSink  # noqa: E402

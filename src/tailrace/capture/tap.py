@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tailrace import lifeline
 from tailrace.backoff import Backoff
 from tailrace.capture.repair import start_over
 from tailrace.capture.snapshots import Admissions, request_needed
@@ -27,6 +26,7 @@ from tailrace.control import Store
 from tailrace.control.ledger import Ledger
 from tailrace.control.schemas import SchemaRegistry
 from tailrace.errors import Action, LogError, SourceError, TailraceError, decide
+from tailrace.machine import lifeline
 from tailrace.registry import SOURCES
 
 STATUS_S = 0.5

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tailrace.durable import make_directory, replace_file, sync_directory
 from tailrace.errors import LogError
+from tailrace.machine.durable import make_directory, replace_file, sync_directory
 
 
 class Directory:

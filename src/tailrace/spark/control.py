@@ -11,7 +11,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tailrace.durable import replace_file
+from tailrace.machine.durable import replace_file
 
 
 @dataclass(frozen=True)

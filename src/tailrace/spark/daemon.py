@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from tailrace import lifeline
+from tailrace.machine import lifeline
 
 DRIVER_PID = "TAILRACE_DRIVER_PID"
 """Environment: the Python driver's process id, set for local masters only."""

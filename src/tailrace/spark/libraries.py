@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from tailrace.contracts import EXTENSIONS, Sink
-from tailrace.maven import fetch_jars
+from tailrace.machine.maven import fetch_jars
 from tailrace.spark.session import open_session
 from tailrace.spec.platform import SparkSettings
 

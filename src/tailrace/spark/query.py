@@ -19,9 +19,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace.changelog import LogReader, Subscribers
 from tailrace.contracts import Delivery, Gather, RecordSink, Sink, Span
-from tailrace.durable import replace_file
 from tailrace.errors import LogError, SparkError, TailraceError
 from tailrace.jvm import reason
+from tailrace.machine.durable import replace_file
 from tailrace.sinks.tables import Care, TableSink
 from tailrace.spark.carrier import Carrier, Flow
 from tailrace.spark.checkpoint import Checkpoint

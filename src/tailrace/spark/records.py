@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.util import PythonEvalType
 
-from tailrace import plans
+from tailrace import jvm
 from tailrace.changelog import LogReader
 from tailrace.contracts import Delivery, RecordSink, Span
 from tailrace.errors import SparkError
@@ -71,10 +71,10 @@ class RecordCarrier(Carrier):
         if self._key is not None:
             frame = self._by_value(frame, span, self._key)
         session = frame.sparkSession
-        few = span.end - span.start < plans.FEW
+        few = span.end - span.start < jvm.FEW
         if few != self._few:
             self._few = few
-            plans.suit(session, few=few)
+            jvm.compile_plans(session, few=few)
         session.sparkContext.setLocalProperty(SPAN, json.dumps(asdict(span)))
         outcomes = self._mapped(frame, session).collect()
         for outcome in outcomes:

@@ -28,9 +28,9 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from tailrace.cache import script
 from tailrace.errors import ConfigError, SparkError
-from tailrace.java import java_home
+from tailrace.machine.cache import script
+from tailrace.machine.java import java_home
 from tailrace.spark.daemon import DRIVER_PID, importable
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"

@@ -19,10 +19,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tailrace import lifeline
 from tailrace.change import CHANGES_DDL
 from tailrace.changelog import Limits, LogReader, Slice, Subscribers, read_slice
 from tailrace.errors import LogError
+from tailrace.machine import lifeline
 from tailrace.spark.checkpoint import Mark
 from tailrace.spark.control import Control, Orders
 from tailrace.spark.passage import carried

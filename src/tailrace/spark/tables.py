@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tailrace import plans
+from tailrace import jvm
 from tailrace.change import CHANGES
 from tailrace.changelog import Limits, LogReader, Subscribers, read_slice
 from tailrace.contracts import Content, Delivery, Span
@@ -100,7 +100,7 @@ class SparkLog:
         [piece] = LogReader(self._path, start).slices(start, end, 1, version, last=last)
         if sum(part.length for part in piece.parts) <= SMALL_BYTES:
             found = pa.Table.from_batches(read_slice(piece), CHANGES)
-            if found.num_rows <= plans.FEW and found.nbytes <= FEW_BYTES:
+            if found.num_rows <= jvm.FEW and found.nbytes <= FEW_BYTES:
                 return self._spark.createDataFrame(found, _CHANGES).select(*self._columns)
         options = Options(
             str(self._path), tasks=self._tasks, start=start, end=end, version=version, last=last, log=self.log_id

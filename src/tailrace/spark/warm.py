@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tailrace.java import QUICK
+from tailrace.machine.java import QUICK
 from tailrace.spark.session import JAVA_OPTIONS, class_archive, open_session
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from tailrace.config import Model
 from tailrace.errors import LogError
 from tailrace.spec import Pipeline, Platform
-from tailrace.supervisor.inspect import summarize
+from tailrace.supervisor.inspect.log import summarize
 from tailrace.supervisor.layout import Layout, run_lock
 
 Parts = Mapping[str, Sequence[Any]]

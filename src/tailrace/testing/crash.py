@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import psycopg
 
-from tailrace import java
+from tailrace.machine import java
 from tailrace.testing.waiting import eventually
 
 QUICK_SPARK = f'{{driver_memory: 1g, conf: {{spark.driver.extraJavaOptions: "{java.QUICK}"}}}}'

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.demo.proof import changes
 from tailrace.spec import load_pipelines, load_platform
-from tailrace.supervisor.demo.proof import changes
 from tailrace.testing.waiting import eventually
 
 pytestmark = pytest.mark.timeout(420)

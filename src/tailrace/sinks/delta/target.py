@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
-from tailrace import plans
+from tailrace import jvm
 from tailrace.errors import SinkError
 from tailrace.sinks.delta.history import Commit, Restore, base_of, generation_of, named
 from tailrace.sinks.lake.target import (
@@ -111,7 +111,7 @@ class DeltaTarget(Target):
     def _small(self) -> SparkSession:
         """For what Delta computes of its own log, which is little."""
         session = lake_session(self.session, {**self._settings, **_SMALL})
-        plans.suit(session, few=True)
+        jvm.compile_plans(session, few=True)
         return session
 
     def marking(self, mark: int) -> Mapping[str, str]:

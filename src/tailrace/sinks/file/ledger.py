@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tailrace.contracts import Span
-from tailrace.durable import make_directory, replace_file, sync_directory
 from tailrace.errors import SinkError
+from tailrace.machine.durable import make_directory, replace_file, sync_directory
 from tailrace.sinks.file.layout import HIDDEN, file_name
 
 

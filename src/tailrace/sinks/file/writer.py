@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from tailrace.config import MIB
 from tailrace.contracts import Span
-from tailrace.durable import sync_directory
+from tailrace.machine.durable import sync_directory
 from tailrace.sinks.file.layout import day_directory, explained, table_directory
 
 _DAY_US = 86_400_000_000

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructType
 
-from tailrace import plans
+from tailrace import jvm
 from tailrace.errors import SinkError
 from tailrace.schema import TableSchema
 
@@ -118,7 +118,7 @@ class Target(ABC):
 
     def tune(self, rows: int) -> None:
         """Prepare for statements about so many changes."""
-        plans.suit(self.session, few=rows < FEW)
+        jvm.compile_plans(self.session, few=rows < FEW)
 
     @property
     @abstractmethod

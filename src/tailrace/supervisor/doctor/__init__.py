@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from tailrace.capture.postgres import PostgresSource
 from tailrace.errors import SetupError
-from tailrace.java import java_home
+from tailrace.machine.java import java_home
 from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.doctor.check import Check, State, Subject
 from tailrace.supervisor.doctor.disk import check_directory

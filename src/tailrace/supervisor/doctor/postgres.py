@@ -14,7 +14,7 @@ from tailrace.capture.postgres.patterns import TablePatterns
 from tailrace.config import GIB, MIB
 from tailrace.errors import LogError, TailraceError
 from tailrace.supervisor.doctor.check import Check, Subject
-from tailrace.supervisor.inspect import summarize
+from tailrace.supervisor.inspect.log import summarize
 
 OLDEST_MAJOR = 15
 HELD_BYTES = 1 * GIB

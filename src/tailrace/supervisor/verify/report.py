@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tailrace.durable import replace_file
+from tailrace.machine.durable import replace_file
 
 Values = Mapping[str, str | None]
 

@@ -16,7 +16,7 @@ from tailrace.errors import SinkError
 from tailrace.surfaces.cli.output import Json, guard, say, say_json
 
 if TYPE_CHECKING:
-    from tailrace.supervisor.demo import Outcome, Place
+    from tailrace.demo import Outcome, Place
     from tailrace.testing.servers import PostgresServer
 
 DIRECTORY = Path("tailrace-demo")
@@ -30,7 +30,7 @@ def demo(
 ) -> None:
     """Watch a small shop's changes go from PostgreSQL to files and a lake, in ./tailrace-demo. Ctrl-C ends it."""
     with guard(as_json):
-        from tailrace.supervisor.demo import Demo, claim
+        from tailrace.demo import Demo, claim
         from tailrace.surfaces.cli import live
 
         _tell("starting PostgreSQL…")

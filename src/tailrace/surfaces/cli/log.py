@@ -13,7 +13,7 @@ from tailrace.surfaces.cli.output import Json, guard, say, say_json
 from tailrace.surfaces.cli.place import DataDir, PlatformConfig, data_dir_of, moment
 
 if TYPE_CHECKING:
-    from tailrace.supervisor.inspect import LogSummary
+    from tailrace.supervisor.inspect.log import LogSummary
 
 log = typer.Typer(help="Inspect change logs, also while they are written.", no_args_is_help=True)
 
@@ -63,10 +63,10 @@ def read(
 ) -> None:
     """Print changes in the order of their commits."""
     with guard(as_json):
-        from tailrace.supervisor import inspect
+        from tailrace.supervisor.inspect import log as service
 
         path = _find(which, platform_config, data_dir)
-        changes = (row for batch in inspect.read(path, start, limit) for row in batch.to_pylist())
+        changes = (row for batch in service.read(path, start, limit) for row in batch.to_pylist())
         if as_json:
             plain = [{**change, "headers": dict(change["headers"] or ())} for change in changes]
             say_json({"ok": True, "changes": plain})
@@ -89,13 +89,13 @@ def forget(
 ) -> None:
     """Remove a subscriber that will not come back: the log no longer keeps changes for it."""
     with guard(as_json):
-        from tailrace.supervisor import inspect
+        from tailrace.supervisor.inspect import log as service
 
         path = _find(which, platform_config, data_dir)
         if not yes:
             question = f"Changes that {name} has not read may then be dropped. Forget it?"
             typer.confirm(question, abort=True, err=True)
-        inspect.forget(path, name)
+        service.forget(path, name)
     if as_json:
         say_json({"ok": True, "forgotten": name})
     else:
@@ -103,13 +103,13 @@ def forget(
 
 
 def _find(which: str, platform_config: Path | None, data_dir: Path | None) -> Path:
-    from tailrace.supervisor.inspect import find_log
+    from tailrace.supervisor.inspect.log import find_log
 
     return find_log(which, data_dir_of(platform_config, data_dir))
 
 
 def _summary(which: str, platform_config: Path | None, data_dir: Path | None) -> LogSummary:
-    from tailrace.supervisor.inspect import summarize
+    from tailrace.supervisor.inspect.log import summarize
 
     return summarize(_find(which, platform_config, data_dir))
 

@@ -11,7 +11,7 @@ from tailrace.surfaces.cli.place import DataDir, PlatformConfig, data_dir_of, mo
 
 if TYPE_CHECKING:
     from tailrace.control.schemas import SchemaVersion
-    from tailrace.supervisor.schemas import TableVersions
+    from tailrace.supervisor.inspect.schemas import TableVersions
 
 schemas = typer.Typer(help="Show the versions of captured tables.", no_args_is_help=True)
 
@@ -28,7 +28,7 @@ def list_(
 ) -> None:
     """List the tables with their newest version."""
     with guard(as_json):
-        from tailrace.supervisor import schemas as service
+        from tailrace.supervisor.inspect import schemas as service
 
         found = service.tables(data_dir_of(platform_config, data_dir), source)
     if as_json:
@@ -52,7 +52,7 @@ def show(
 ) -> None:
     """Print one version: columns, types, key, and where it begins."""
     with guard(as_json):
-        from tailrace.supervisor import schemas as service
+        from tailrace.supervisor.inspect import schemas as service
 
         found = service.table(data_dir_of(platform_config, data_dir), source, table)
         version = service.version(found, number)
@@ -75,7 +75,7 @@ def versions(
 ) -> None:
     """List a table's versions, oldest first, with what each changed."""
     with guard(as_json):
-        from tailrace.supervisor import schemas as service
+        from tailrace.supervisor.inspect import schemas as service
 
         found = service.table(data_dir_of(platform_config, data_dir), source, table)
         pairs = zip((None, *found.versions), found.versions, strict=False)
@@ -100,7 +100,7 @@ def diff(
 ) -> None:
     """Print what is different between two versions."""
     with guard(as_json):
-        from tailrace.supervisor import schemas as service
+        from tailrace.supervisor.inspect import schemas as service
 
         found = service.table(data_dir_of(platform_config, data_dir), source, table)
         old, new = service.diff(found, before, after)

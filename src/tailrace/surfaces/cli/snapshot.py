@@ -17,7 +17,7 @@ from tailrace.surfaces.cli.progress import in_terminal, lines, progress_bar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tailrace.supervisor.requests import Progress, SnapshotRequests
+    from tailrace.supervisor.snapshots.requests import Progress, SnapshotRequests
 
 POLL_S = 0.5
 
@@ -40,7 +40,7 @@ def snapshot(
     """Read tables again, into the log, while the pipeline streams. Ctrl-C leaves it running."""
     with guard(as_json):
         from tailrace.spec import load_pipelines, load_platform
-        from tailrace.supervisor.requests import SnapshotRequests
+        from tailrace.supervisor.snapshots.requests import SnapshotRequests
 
         [pipeline] = load_pipelines([file])
         requests = SnapshotRequests(pipeline, load_platform(platform_config))

@@ -8,7 +8,7 @@ As context managers they start and, at the end, stop and remove what was tempora
 that started it, so start it from one that lives as long as it is needed.
 """
 
-from tailrace.maven import fetch_jars
+from tailrace.machine.maven import fetch_jars
 from tailrace.testing.servers.kafka import KafkaBroker
 from tailrace.testing.servers.postgres import PostgresServer
 from tailrace.testing.servers.postgres_standby import PostgresStandby

@@ -11,8 +11,8 @@ import uuid
 from pathlib import Path
 
 from tailrace.errors import SetupError
-from tailrace.java import java_home
-from tailrace.maven import fetch_jars
+from tailrace.machine.java import java_home
+from tailrace.machine.maven import fetch_jars
 from tailrace.testing.servers.lifecycle import Server
 from tailrace.testing.servers.process import ServerProcess, free_port
 

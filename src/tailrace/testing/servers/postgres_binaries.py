@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from tailrace.cache import cache_directory
 from tailrace.errors import SetupError
-from tailrace.maven import fetch_jars, locked, machine, replacing
+from tailrace.machine.cache import cache_directory
+from tailrace.machine.maven import fetch_jars, locked, machine, replacing
 from tailrace.testing.servers.process import Account, reachable
 
 CLIENT_MAJOR = 18

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tailrace.errors import SetupError
-from tailrace.lifeline import PR_SET_PDEATHSIG
+from tailrace.machine.lifeline import PR_SET_PDEATHSIG
 
 _LOG_TAIL_BYTES = 2_000
 

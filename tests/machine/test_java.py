@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.cache import cache_directory
 from tailrace.errors import SetupError
-from tailrace.java import java_home
+from tailrace.machine.cache import cache_directory
+from tailrace.machine.java import java_home
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,7 @@ def test_a_java_of_another_version_is_passed_over(tmp_path: Path, monkeypatch: p
 def test_without_any_java_the_error_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr("tailrace.java.find_spec", lambda name: None)
+    monkeypatch.setattr("tailrace.machine.java.find_spec", lambda name: None)
     with pytest.raises(SetupError) as caught:
         java_home()
     assert caught.value.code == "environment.java"

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-SOURCE = str(Path(__file__).parents[1] / "src")
+SOURCE = str(Path(__file__).parents[2] / "src")
 
 TREES = {
     # Each prints the pid that must die; the one that is killed is the process itself.
@@ -44,7 +44,7 @@ TREES = {
 
 
 def start(tree: str, expected: int) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
-    head = f"import os, signal, sys\nsys.path.insert(0, {SOURCE!r})\nfrom tailrace import lifeline\n"
+    head = f"import os, signal, sys\nsys.path.insert(0, {SOURCE!r})\nfrom tailrace.machine import lifeline\n"
     code = head + textwrap.dedent(tree)
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -15,8 +15,8 @@ from tailrace.sinks.tables import Care
 from tailrace.spark.query import Progress, Query, start_query
 from tailrace.spark.task import Count
 from tailrace.spec import Pipeline, Platform
-from tailrace.supervisor.care import tended
 from tailrace.supervisor.layout import Layout
+from tailrace.supervisor.run.care import tended
 from tailrace.supervisor.status import DebtStatus, SinkState, SinkStatus, TableStatus
 
 WATCH_S = 0.2

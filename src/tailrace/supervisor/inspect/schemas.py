@@ -11,7 +11,7 @@ from tailrace.control import Store
 from tailrace.control.schemas import SchemaRegistry, SchemaVersion
 from tailrace.errors import LogError
 from tailrace.schema import Difference, differences
-from tailrace.supervisor.inspect import find_log
+from tailrace.supervisor.inspect.log import find_log
 from tailrace.supervisor.layout import Layout
 
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from types import FrameType
 
 from tailrace.capture.postgres import PostgresSource
-from tailrace.supervisor.demo.place import Place, claim
-from tailrace.supervisor.demo.proof import TableProof, compare
-from tailrace.supervisor.demo.shop import TABLES, create_shop
-from tailrace.supervisor.demo.workload import Workload
+from tailrace.demo.place import Place, claim
+from tailrace.demo.proof import TableProof, compare
+from tailrace.demo.shop import TABLES, create_shop
+from tailrace.demo.workload import Workload
 from tailrace.supervisor.run import Supervisor
 from tailrace.supervisor.status import Status
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tailrace.errors import SetupError
-from tailrace.java import QUICK
+from tailrace.machine.java import QUICK
 from tailrace.spec import Pipeline, Platform, load_pipelines, load_platform
 
 MARKER = ".tailrace-demo"

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from tailrace.errors import TailraceError
 from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.layout import Layout, run_lock
+from tailrace.supervisor.run.taps import TapProcess
 from tailrace.supervisor.status import Status
-from tailrace.supervisor.taps import TapProcess
 
 if TYPE_CHECKING:
-    from tailrace.supervisor.deliveries import SinkRunner
+    from tailrace.supervisor.run.deliveries import SinkRunner
     from tailrace.supervisor.snapshots import SnapshotThread
 
 TICK_S, FINISHING_TICK_S = 0.5, 0.2
@@ -90,7 +90,7 @@ class Supervisor:
         for tap in self._taps.values():
             tap.start()  # first: it decodes while Spark's JVM comes up
         from tailrace.spark.libraries import open_for
-        from tailrace.supervisor.deliveries import SinkRunner
+        from tailrace.supervisor.run.deliveries import SinkRunner
         from tailrace.supervisor.snapshots import start_snapshots
 
         port = self._platform.ports.spark_ui

@@ -17,8 +17,8 @@ import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
-from tailrace.cache import script
 from tailrace.errors import SetupError
+from tailrace.machine.cache import script
 
 SUPPORTED_VERSIONS = (17, 21)
 QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseParallelGC"

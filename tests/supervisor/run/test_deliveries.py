@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailrace.spark.query import Progress
-from tailrace.supervisor.deliveries import BOUND_WARNING_BATCHES, _Pressure
+from tailrace.supervisor.run.deliveries import BOUND_WARNING_BATCHES, _Pressure
 
 
 def test_a_run_of_batches_that_only_the_bound_ended_is_a_warning() -> None:

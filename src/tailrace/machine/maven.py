@@ -15,9 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from tailrace.cache import cache_directory
 from tailrace.errors import SetupError
-from tailrace.java import java_home
+from tailrace.machine.cache import cache_directory
+from tailrace.machine.java import java_home
 
 _RETRY_AFTER_SECONDS = (2, 6)
 _FETCH_HINT = (

@@ -28,8 +28,8 @@ from tailrace.errors import Action, SourceError, TailraceError, decide
 from tailrace.spark.snapshot import Outcome, Read, ReadHere, ReadInSpark, Task
 from tailrace.spec import Platform
 from tailrace.supervisor.layout import Layout
+from tailrace.supervisor.run.taps import TapProcess
 from tailrace.supervisor.status import SnapshotStatus
-from tailrace.supervisor.taps import TapProcess
 
 CHUNKS_PER_TASK = 8
 AHEAD = 64

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 
 from tailrace.sinks.tables import Debt
-from tailrace.supervisor.care import tended
+from tailrace.supervisor.run.care import tended
 from tailrace.testing.waiting import eventually
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from tailrace.demo.place import MARKER, claim
+from tailrace.demo.proof import Row, changes, fold, members
 from tailrace.errors import SetupError
-from tailrace.supervisor.demo.place import MARKER, claim
-from tailrace.supervisor.demo.proof import Row, changes, fold, members
 
 KEY = ("id",)
 

@@ -1,0 +1,1 @@
+"""Looking into what is kept: the change log, and the versions of captured tables."""
