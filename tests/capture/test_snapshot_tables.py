@@ -9,6 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tailrace.change import event_id
 from tailrace.errors import SetupError
 from tests.capture.running import Database, mark
 from tests.capture.snapshotting import BIG, ITEMS, Snapshotting, contents, same, stage
@@ -146,3 +147,26 @@ def test_a_source_that_is_read_on_every_version(database: Callable[..., Database
         with Snapshotting(db, tmp_path / str(major)) as run:
             run.begin()
             assert same(run.finish(), db)
+
+
+def test_no_two_changes_of_a_log_have_one_id(db: Database, tmp_path: Path) -> None:
+    """Chunks are numbered within their table, and several are admitted at one position. Whoever drops an id that it
+    knows must lose nothing."""
+    db.run(
+        ITEMS,
+        "CREATE TABLE parts (LIKE items INCLUDING ALL)",
+        "CREATE SCHEMA other",
+        "CREATE TABLE other.items (LIKE items INCLUDING ALL)",
+        *(
+            f"INSERT INTO {table} SELECT n, 'b', 'old' FROM generate_series(1, 25) n"
+            for table in ("items", "parts", "other.items")
+        ),
+    )
+    with Snapshotting(db, tmp_path, tables=["public.*", "other.*"]) as run:
+        run.begin()
+        found = run.finish()
+    assert len(found) == 75
+    ids = [event_id(row["source"], row["position"], row["tx_ordinal"]) for row in found]
+    assert len(set(ids)) == 75
+    whole = {(row["tx_id"], row["schema"], row["table"]) for row in found}
+    assert len({tx for tx, _, _ in whole}) == len(whole), "a transaction is of one chunk of one table"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.backoff import Backoff
+from tailrace.contracts import Extent
 from tailrace.control import Store
 from tailrace.control.ledger import Ledger, Run, TableRequest
 from tailrace.errors import SetupError
@@ -61,3 +62,29 @@ def test_a_store_that_others_hold_is_waited_for(
         thread.stop()
         thread.join()
         assert thread.failure is None
+
+
+def test_a_table_that_vanishes_takes_no_other_of_its_name_along(postgres: PostgresServer, tmp_path: Path) -> None:
+    with Database(postgres) as db, closing(Store(tmp_path / "control.db")) as store:
+        for table in ("public.items", "other.items"):
+            schema = table.partition(".")[0]
+            db.run(f"CREATE SCHEMA IF NOT EXISTS {schema}", f"CREATE TABLE {table} (id int PRIMARY KEY)")
+            db.run(f"INSERT INTO {table} SELECT generate_series(1, 5)")
+        source, ledger = db.source(tables=["public.*", "other.*"]), Ledger(store)
+        wanted = [TableRequest("public", "items"), TableRequest("other", "items")]
+        run = ledger.request(source.id, "asked", wanted, log_id="log", since=0)
+        snapshots = Snapshots(source, ledger, ReadHere(source, tmp_path / "staged"), Backoff(0.01, 0.05, 0.0))
+        with closing(snapshots):
+            snapshots.step(lambda: False)
+            for requested in ledger.tables(run):
+                ledger.plan(requested, [Extent()], complete=True)
+            db.run("DROP TABLE public.items")
+
+            def over() -> bool:
+                snapshots.step()
+                return ledger.count(run, "planned") == 0
+
+            eventually(over, 30)
+            assert [chunk.chunk.schema for chunk in ledger.staged(source.id)] == ["other"]
+            states = {(each.schema, each.table): each.state for each in ledger.tables(run)}
+            assert states["public", "items"] == "gone" and states["other", "items"] == "reading"

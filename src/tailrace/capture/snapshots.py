@@ -21,7 +21,7 @@ from tailrace.capture.staging import read_staged
 from tailrace.change import LANES, OPS
 from tailrace.changelog import LogWriter, admissions
 from tailrace.changelog.transactions import Found, TransactionIndex
-from tailrace.contracts import ROWS, TXS, Admitted, Capture, Extent, Frame, Need, Staged
+from tailrace.contracts import ROWS, TXS, Admitted, Capture, ChunkId, Extent, Frame, Need, Staged
 from tailrace.control.ledger import Ledger, TableRequest
 from tailrace.errors import LogError
 from tailrace.schema import TableSchema
@@ -178,7 +178,7 @@ class Admissions:
         touched = _touched(found)
         moved = set() if staged.reset else self._moved(staged, index)
         owed = self._ledger.owed(staged.chunk.run, staged.chunk.schema, staged.chunk.table)
-        frames = _Frames(schema.id, f"{staged.chunk.run}.{staged.chunk.number}", settled, staged.at_us)
+        frames = _Frames(schema.id, _transaction_id(staged.chunk), settled, staged.at_us)
         told: set[str] = set(staged.keys)
         for batch, lanes in read_staged(Path(staged.file)):
             rows, offsets = (batch, lanes) if staged.reset else _without(batch, lanes, touched)
@@ -222,6 +222,12 @@ def _account(staged: Staged, unseen: set[str], paid: set[str], moved: set[str], 
 
 def _place(staged: Staged) -> tuple[str, str, str]:
     return staged.chunk.run, staged.chunk.schema, staged.chunk.table
+
+
+def _transaction_id(chunk: ChunkId) -> str:
+    """The id of the transaction that a chunk becomes. Chunks are numbered within their table, so its name is part of
+    it: event ids are made of it, and no two changes of a log may share one."""
+    return f"{chunk.run}.{chunk.schema}.{chunk.table}.{chunk.number}"
 
 
 def request_needed(needs: list[Need], source: str, ledger: Ledger, log: LogWriter) -> None:

@@ -96,14 +96,13 @@ class TapProcess:
             self._process.wait()
 
     def head(self) -> int:
-        """The log's end; 0 while there is no log."""
-        with contextlib.suppress(LogError):
+        """The log's end, as far as it can be read; 0 while there is no log."""
+        with contextlib.suppress(LogError):  # whoever needs more of the log says what is wrong with it
             if self._reader is None:
                 self._reader = LogReader(self._layout.log(self.source_id), start=1 << 62)
             self._reader.refresh()
             self._reader.forget(self._reader.end)
-            return self._reader.end
-        return 0
+        return 0 if self._reader is None else self._reader.end
 
     def status(self) -> TapStatus:
         fields = self._read_status()

@@ -284,8 +284,12 @@ def _tasks(chunks: Sequence[tuple[ChunkId, Extent]]) -> list[Task]:
     tasks: list[Task] = []
     for pair in chunks:
         last = tasks[-1] if tasks else []
-        if last and len(last) < CHUNKS_PER_TASK and last[0][0].table == pair[0].table:
+        if last and len(last) < CHUNKS_PER_TASK and _table_of(last[0][0]) == _table_of(pair[0]):
             last.append(pair)
         else:
             tasks.append([pair])
     return tasks
+
+
+def _table_of(chunk: ChunkId) -> tuple[str, str]:
+    return chunk.schema, chunk.table
