@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tailrace.errors import ConfigError
+from tailrace.sinks.lake.target import lake_session
 from tailrace.spark import session
 from tailrace.spark.session import FIXED, session_settings
 
@@ -26,9 +27,10 @@ from tailrace.spark.session import FIXED, session_settings
         ({"spark.task.maxFailures": "4"}, "config.task_retries"),
         ({"spark.python.daemon.module": "pyspark.daemon"}, "config.daemon"),
         ({"spark.python.use.daemon": "false"}, "config.daemon"),
+        ({"spark.sql.variable.substitute": "true"}, "config.substitution"),
     ],
 )
-def test_what_could_reorder_a_key_is_refused(conf: dict[str, str], code: str) -> None:
+def test_what_could_break_delivery_is_refused(conf: dict[str, str], code: str) -> None:
     with pytest.raises(ConfigError) as refused:
         session_settings("local[*]", conf)
     assert refused.value.code == code
@@ -66,6 +68,12 @@ def test_large_values_are_not_lost_to_a_parsers_limit(spark: SparkSession) -> No
     image = f"concat('{{\"id\":1,\"text\":\"', repeat('x', {size}), '\"}}')"
     row = spark.sql(f"select length(get_json_object({image}, '$.text')) as size").collect()[0]
     assert row["size"] == size
+
+
+def test_no_session_takes_a_text_for_a_variable(spark: SparkSession) -> None:
+    for each in (spark, spark.newSession(), lake_session(spark, {})):
+        assert each.sql("select '${env:PATH}${zz}' as t").collect()[0]["t"] == "${env:PATH}${zz}"
+        assert each.range(1).selectExpr("'${env:PATH}' as t").collect()[0]["t"] == "${env:PATH}"
 
 
 def test_times_are_utc(spark: SparkSession) -> None:

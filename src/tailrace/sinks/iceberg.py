@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from tailrace.config import Secret
 from tailrace.contracts import EXTENSIONS, Gather, Jar
 from tailrace.sinks.lake import TRANSFORM, LakeSink, placed
+from tailrace.sinks.lake.sql import declared, dotted, literal, pairs, quoted
 from tailrace.sinks.lake.target import (
     LOADING,
     LOCAL_FILES,
@@ -26,11 +27,7 @@ from tailrace.sinks.lake.target import (
     Shape,
     Target,
     Version,
-    declared,
-    literal,
     mark_lost,
-    pairs,
-    quoted,
     superseded,
 )
 
@@ -180,7 +177,7 @@ class IcebergTarget(Target):
 
     @property
     def sql_name(self) -> str:
-        return ".".join(map(quoted, self._parts))
+        return dotted(self._parts)
 
     def shape(self) -> Shape | None:
         if not self.session.catalog.tableExists(self.sql_name):

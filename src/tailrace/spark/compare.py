@@ -23,7 +23,7 @@ from tailrace.schema import TableSchema
 from tailrace.sinks.lake.columns import JSON, is_verbatim, text, type_of, value
 from tailrace.sinks.lake.evolve import SOFT, UNFIT
 from tailrace.sinks.lake.fold import Reading
-from tailrace.sinks.lake.target import literal, quoted
+from tailrace.sinks.lake.sql import literal, quoted
 
 Kind = Literal["missing", "extra", "changed", "duplicate"]
 KEY, HASH, ROWS, SPELLED = "_tailrace_key", "_tailrace_hash", "_tailrace_rows", "_tailrace_spelled"

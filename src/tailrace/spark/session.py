@@ -71,6 +71,7 @@ FIXED: Mapping[str, str] = {
     "spark.speculation": "false",  # a second copy of a task delivers behind the first
     "spark.task.maxFailures": "1",  # so does a retry; the supervisor retries whole batches
     "spark.python.daemon.module": "tailrace.spark.daemon",  # its workers die with the driver
+    "spark.sql.variable.substitute": "false",  # `${…}` in a name or a value is a text like any other
 }
 
 _WITHOUT_COPIES = """\
@@ -106,7 +107,8 @@ def open_session(
     """Start the JVM of this process and connect to `master`. Once per process; `session.stop()` ends it.
 
     What Spark, its JVM and its Python workers print goes to `log_file`. Refuses settings under which a key's
-    order could break: `config.speculation`, `config.task_retries`, `config.daemon`.
+    order could break (`config.speculation`, `config.task_retries`, `config.daemon`), and the one under which Spark
+    takes `${…}` in a name or a value for a variable (`config.substitution`).
     """
     settings = session_settings(master, conf or {}, driver_memory)
     if _is_local(master):
@@ -138,22 +140,27 @@ def session_settings(master: str, conf: Mapping[str, str], driver_memory: str | 
     return settings | {"spark.master": master} | dict(conf) | dict(FIXED)
 
 
+_ORDER = ", which breaks the order of a key"
+
+
 def _refuse(master: str, conf: Mapping[str, str]) -> None:
     if conf.get("spark.speculation", "false").lower() != "false":
-        raise _conflict("config.speculation", "spark.speculation", "a second copy of a task can deliver late")
+        raise _conflict("config.speculation", "spark.speculation", "a second copy of a task can deliver late" + _ORDER)
     if conf.get("spark.task.maxFailures", "1") != "1" or re.fullmatch(r"local\[[^,]+,(?!\s*1\]).*", master):
-        raise _conflict("config.task_retries", "spark.task.maxFailures", "a retried task can deliver late")
+        raise _conflict("config.task_retries", "spark.task.maxFailures", "a retried task can deliver late" + _ORDER)
     daemon = FIXED["spark.python.daemon.module"]
     if conf.get("spark.python.daemon.module", daemon) != daemon:
-        raise _conflict("config.daemon", "spark.python.daemon.module", "workers must die with their driver")
+        raise _conflict("config.daemon", "spark.python.daemon.module", "workers must die with their driver" + _ORDER)
     if conf.get("spark.python.use.daemon", "true").lower() != "true":
-        raise _conflict("config.daemon", "spark.python.use.daemon", "workers must die with their driver")
+        raise _conflict("config.daemon", "spark.python.use.daemon", "workers must die with their driver" + _ORDER)
+    if conf.get("spark.sql.variable.substitute", "false").lower() != "false":
+        raise _conflict("config.substitution", "spark.sql.variable.substitute", "it would look into names and values")
 
 
 def _conflict(code: str, setting: str, reason: str) -> ConfigError:
     return ConfigError(
         code,
-        f"{setting} cannot be changed: {reason}, which breaks the order of a key",
+        f"{setting} cannot be changed: {reason}",
         hint=f"Remove {setting} from the platform's Spark settings",
         where="spark.conf",
     )

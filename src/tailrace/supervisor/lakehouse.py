@@ -19,7 +19,8 @@ from tailrace.jvm import reason
 from tailrace.sinks.lake import LakeSink
 from tailrace.sinks.lake.ledger import Entry, Ledger
 from tailrace.sinks.lake.maintenance import FAILURES, compact, debt_of, expire
-from tailrace.sinks.lake.target import Target, Version, quoted
+from tailrace.sinks.lake.sql import quoted
+from tailrace.sinks.lake.target import Target, Version
 from tailrace.sinks.tables import Debt
 from tailrace.spark.libraries import open_for
 from tailrace.spec import Pipeline, Platform

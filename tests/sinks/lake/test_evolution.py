@@ -10,7 +10,7 @@ import pytest
 
 from tailrace.schema import Column
 from tailrace.sinks.delta import DeltaSink
-from tailrace.sinks.lake.target import quoted
+from tailrace.sinks.lake.sql import quoted
 from tests.sinks.lake.conftest import MakeSink
 from tests.sinks.lake.feed import schema_of
 from tests.sinks.lake.lake import Lake

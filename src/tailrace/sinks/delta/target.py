@@ -19,6 +19,7 @@ from pyspark.sql.types import DataType, StructType
 from tailrace import jvm
 from tailrace.errors import SinkError
 from tailrace.sinks.delta.history import Commit, Restore, base_of, generation_of, named
+from tailrace.sinks.lake.sql import declared, dotted, literal, pairs, quoted
 from tailrace.sinks.lake.target import (
     Compaction,
     DataFile,
@@ -26,12 +27,8 @@ from tailrace.sinks.lake.target import (
     Shape,
     Target,
     Version,
-    declared,
     lake_session,
-    literal,
     mark_lost,
-    pairs,
-    quoted,
     superseded,
 )
 
@@ -71,7 +68,7 @@ class DeltaTarget(Target):
 
     @property
     def sql_name(self) -> str:
-        return f"delta.{quoted(self._given)}" if self._given else ".".join(map(quoted, self._parts or ()))
+        return f"delta.{quoted(self._given)}" if self._given else dotted(self._parts or ())
 
     def shape(self) -> Shape | None:
         snapshot = self._snapshot()
@@ -138,8 +135,7 @@ class DeltaTarget(Target):
     def _register(self, path: str, parts: tuple[str, ...]) -> None:
         """Let the catalog know the table at its path."""
         self.create_namespace(parts[:-1])
-        name = ".".join(map(quoted, parts))
-        self.execute(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {literal(path)}")
+        self.execute(f"CREATE TABLE IF NOT EXISTS {dotted(parts)} USING delta LOCATION {literal(path)}")
 
     def clear(self, mark: int) -> None:
         self.execute(f"DELETE FROM {self.sql_name}", mark)

@@ -11,7 +11,8 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, LongType, MapTyp
 from tailrace.errors import SinkError
 from tailrace.schema import TableSchema, differences
 from tailrace.sinks.lake.columns import TEXT, holds, text, type_of, value, wider
-from tailrace.sinks.lake.target import LOG, VERSION, Making, Shape, Target, literal, quoted
+from tailrace.sinks.lake.sql import literal, quoted
+from tailrace.sinks.lake.target import LOG, VERSION, Making, Shape, Target
 
 if TYPE_CHECKING:
     from tailrace.sinks.lake import LakeSink

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 )
 
 from tailrace.sinks.lake.columns import text, value
-from tailrace.sinks.lake.target import literal, quoted
+from tailrace.sinks.lake.sql import literal, quoted
 from tailrace.sinks.lake.verbatim import members
 
 

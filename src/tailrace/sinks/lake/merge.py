@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from tailrace.sinks.lake.columns import value
 from tailrace.sinks.lake.fold import Reading
 from tailrace.sinks.lake.ranges import Ranges
-from tailrace.sinks.lake.target import literal, quoted
+from tailrace.sinks.lake.sql import literal, quoted
 
 OP, KEPT, UNFIT, AT = "_tailrace_op", "_tailrace_kept", "_tailrace_unfit", "_tailrace_at"
 """Columns of the merge's source beside the table's."""

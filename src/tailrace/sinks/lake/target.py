@@ -20,6 +20,7 @@ from pyspark.sql.types import DataType, StructType
 from tailrace import jvm
 from tailrace.errors import SinkError
 from tailrace.schema import TableSchema
+from tailrace.sinks.lake.sql import SQL_SETTINGS, declared, dotted, literal, pairs, quoted
 
 VERSION = "tailrace.version"
 """Table property: the source's table version that the columns follow."""
@@ -37,6 +38,7 @@ _SETTINGS = {
     "spark.sql.adaptive.enabled": "true",
     "spark.sql.caseSensitive": "true",
     "spark.sql.ansi.enabled": "true",
+    **SQL_SETTINGS,
 }
 
 
@@ -220,7 +222,7 @@ class Target(ABC):
 
     def create_namespace(self, parts: tuple[str, ...]) -> None:
         """Make it if it is not there. Somebody else may, between a catalog's look and its own doing."""
-        name = ".".join(map(quoted, parts))
+        name = dotted(parts)
         with LOADING:
             try:
                 self.execute(f"CREATE NAMESPACE IF NOT EXISTS {name}")
@@ -309,22 +311,3 @@ def mark_lost(table: str) -> SinkError:
         hint="let the newest with a mark be when you expire others; to begin anew, give the sink another id",
         where=table,
     )
-
-
-def quoted(name: str) -> str:
-    """An identifier of Spark SQL."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def literal(text: str) -> str:
-    """A string literal of Spark SQL."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
-def pairs(properties: Mapping[str, str]) -> str:
-    return ", ".join(f"{literal(key)} = {literal(text)}" for key, text in properties.items())
-
-
-def declared(columns: Mapping[str, DataType]) -> str:
-    """Columns as a CREATE or ADD statement lists them."""
-    return ", ".join(f"{quoted(name)} {each.simpleString()}" for name, each in columns.items())
