@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from tailrace.testing.suites.sinks import (
     Change,
     Received,
     SinkSuite,
+    batch_for,
     deliver,
     span_of,
     versions,
@@ -32,7 +34,9 @@ from tailrace.testing.suites.sinks import (
 
 
 def files(path: Path, suffix: str = "jsonl") -> list[Path]:
-    return sorted(found for found in path.rglob(f"*.{suffix}") if "_tailrace" not in found.parts)
+    """Table by table, in the order of their names: the order of delivery."""
+    found = (file for file in path.rglob(f"*.{suffix}") if "_tailrace" not in file.parts)
+    return sorted(found, key=lambda file: (file.parents[1].name, file.name))
 
 
 def lines(path: Path) -> list[str]:
@@ -75,21 +79,51 @@ def sink(tmp_path: Path) -> FileSink:
     return sink
 
 
+MIDNIGHT = 1_767_225_600_000_000
+HOUR = 3_600_000_000
+
+
 def test_files_are_per_table_and_commit_day_and_named_by_offsets(sink: FileSink) -> None:
-    midnight = 1_767_225_600_000_000
     changes = [
-        Change(10, 0, 0, ts_us=midnight - 1),
-        Change(11, 0, 1, ts_us=midnight),
-        Change(12, 0, 0, table="items", ts_us=midnight),
+        Change(10, 0, 0, ts_us=MIDNIGHT - 1),
+        Change(11, 0, 1, ts_us=MIDNIGHT),
+        Change(12, 0, 0, table="items", ts_us=MIDNIGHT),
     ]
     deliver(sink, changes, tasks=1)
-    name = f"{10:019d}-{13:019d}-0000-0000.jsonl"
+    name = f"{10:019d}-{13:019d}-0000"
     assert [str(file.relative_to(sink.path)) for file in files(sink.path)] == [
-        f"public.items/2026-01-01/{name}",
-        f"public.orders/2025-12-31/{name}",
-        f"public.orders/2026-01-01/{name}",
+        f"public.items/2026-01-01/{name}-000000.jsonl",
+        f"public.orders/2025-12-31/{name}-000000.jsonl",
+        f"public.orders/2026-01-01/{name}-000001.jsonl",
     ]
     assert lines(sink.path) == [changes[2].value, changes[0].value, changes[1].value]
+
+
+@pytest.mark.parametrize("hours", [(0, -1, 0), (-1, 0, -1, 0), (0, 30, -30, 0, 1), (-30, -1, -30, 2, -1, -1, 1)])
+def test_names_are_in_the_order_of_delivery_whatever_the_clock_says(sink: FileSink, hours: tuple[int, ...]) -> None:
+    """Each version of the rows has the commit time of another hour around midnight; each folder has its own day only."""
+    rounds = [versions(n * 6, keys=6, rounds=1) for n in range(len(hours))]
+    changes = [
+        replace(change, n=n, ts_us=MIDNIGHT + hours[n] * HOUR) for n, each in enumerate(rounds) for change in each
+    ]
+    middle = len(changes) // 2
+    deliver(sink, changes[:middle])
+    deliver(sink, changes[middle:])
+    found = [json.loads(line) for line in lines(sink.path)]
+    for key in range(6):
+        assert [row["n"] for row in found if row["id"] == key] == list(range(len(hours)))
+    for file in files(sink.path):
+        days = {MIDNIGHT + hours[json.loads(line)["n"]] * HOUR for line in file.read_text().splitlines()}
+        assert {datetime.fromtimestamp(at / 1e6, UTC).date().isoformat() for at in days} == {file.parent.name}
+    assert len({file.name for file in files(sink.path)}) == len(files(sink.path)), "a name is a place in the order"
+
+
+def test_a_midnight_that_lanes_pass_one_after_another_is_two_files(sink: FileSink) -> None:
+    """A task gets its rows lane by lane, so the day seems to go back once for each lane."""
+    by_lane = [Change(2 * key + n, key, n, ts_us=MIDNIGHT + (n - 1) * HOUR) for key in range(30) for n in range(2)]
+    receipt = sink.open(DELIVERY, Span(LOG, 0, 60), 0).write(iter([batch_for(sink, by_lane)]))
+    sink.commit(DELIVERY, Span(LOG, 0, 60), [receipt])
+    assert [file.parent.name for file in files(sink.path)] == ["2025-12-31", "2026-01-01"]
 
 
 def test_a_full_file_is_followed_by_a_part(tmp_path: Path) -> None:
@@ -196,49 +230,33 @@ def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
 
 
 CRASHING = """
-import os, signal, sys
+import sys
 from pathlib import Path
 
+from tailrace.failpoints import arm, kill_after, _kill_this_process
 from tailrace.sinks.file import FileSink
-from tailrace.sinks.file import ledger as steps
-from tailrace.testing.suites.sinks import DELIVERY, deliver, span_of, versions, write
+from tailrace.testing.suites.sinks import DELIVERY, deliver, versions
 
-path, step, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-sink = FileSink(id="files", path=path)
+sink = FileSink(id="files", path=Path(sys.argv[1]))
 sink.prepare(DELIVERY)
 deliver(sink, versions(0, keys=6, rounds=2), tasks=3)
-receipts = write(sink, versions(12, keys=6, rounds=2), tasks=3)
-
-
-def die(calls=iter(range(1000))):
-    if next(calls) == count:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def before(owner, name):
-    real = getattr(owner, name)
-
-    def dying(*arguments, **named):
-        die()
-        return real(*arguments, **named)
-
-    setattr(owner, name, dying)
-
-
-if step == "written":
-    die()
-elif step == "page":
-    before(steps, "replace_file")
-elif step == "rename":
-    before(Path, "rename")
-elif step == "sync":
-    before(steps, "sync_directory")
-sink.commit(DELIVERY, span_of(versions(12, keys=6, rounds=2)), receipts)
+arm(sys.argv[2], kill_after(int(sys.argv[3]), _kill_this_process))
+deliver(sink, versions(12, keys=6, rounds=2), tasks=3)
 print("survived")
 """
 
-# The second commit renames the ledger's new page (0) and then three staged files (1, 2, 3).
-STEPS = [("written", 0), ("page", 0), ("rename", 0), ("rename", 1), ("rename", 2), ("rename", 3), ("sync", 0)]
+STEPS = [
+    ("file.write.staged", 1),
+    ("file.write.staged", 3),
+    ("file.commit.staged", 1),
+    ("file.replace.drafted", 1),
+    ("file.commit.recorded", 1),
+    ("file.commit.renamed", 1),
+    ("file.commit.renamed", 3),
+    ("file.commit.published", 2),  # the first time it does again what the commit before has done
+]
+"""Steps of a commit of three files, in order, and how often the second commit gets there before it dies."""
+COMMITTED = {"file.commit.recorded", "file.commit.renamed", "file.commit.published"}
 
 
 @pytest.mark.parametrize(("step", "count"), STEPS)
@@ -256,8 +274,7 @@ def test_a_kill_at_any_step_of_the_commit_leaves_each_change_once(tmp_path: Path
 
     sink = FileSink(id="files", path=path)
     sink.prepare(DELIVERY)
-    committed = step in ("rename", "sync") and (step, count) != ("rename", 0)
-    assert sink.mark(DELIVERY, LOG) == (24 if committed else 12)
+    assert sink.mark(DELIVERY, LOG) == (24 if step in COMMITTED else 12)
     deliver(sink, versions(12, keys=6, rounds=2), tasks=3)
 
     everything = [*versions(0, keys=6, rounds=2), *versions(12, keys=6, rounds=2)]
@@ -276,7 +293,8 @@ def test_staged_files_are_invisible_and_removed_at_the_next_start(sink: FileSink
 def test_a_deleted_checkpoint_repeats_nothing(sink: FileSink) -> None:
     """Without a checkpoint the query asks the mark, and cuts the log into other batches."""
     changes = versions(0, keys=3, rounds=6)
-    deliver(sink, changes[:9])
-    deliver(sink, changes[4:])
-    assert sorted(lines(sink.path)) == sorted(change.value for change in changes)
+    deliver(sink, changes[:6], tasks=1)
+    deliver(sink, changes[6:9], tasks=1)
+    deliver(sink, changes[4:], tasks=1)
+    assert lines(sink.path) == [change.value for change in changes]
     assert sink.mark(DELIVERY, LOG) == span_of(changes).end

@@ -45,7 +45,7 @@ def compare(dsn: str, files: Path, tables: Iterable[str]) -> list[TableProof]:
 
 def changes(directory: Path) -> Iterator[Row]:
     """The records of a table's JSON-lines files, in the order of delivery."""
-    for file in sorted(directory.glob("*/*.jsonl"), key=lambda file: (file.name, file.parent.name)):
+    for file in sorted(directory.glob("*/*.jsonl"), key=lambda file: file.name):
         with file.open(encoding="utf-8") as lines:
             for line in lines:
                 yield members(line)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tailrace.failpoints import failpoint
+
 
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
@@ -31,5 +33,6 @@ def replace_file(path: Path, data: str | bytes) -> None:
         file.write(data.encode() if isinstance(data, str) else data)
         file.flush()
         os.fsync(file.fileno())
+    failpoint("file.replace.drafted")
     draft.rename(path)
     sync_directory(path.parent)

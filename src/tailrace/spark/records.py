@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,9 @@ class RecordCarrier(Carrier):
         if mark >= span.end:
             return {}
         _wait_for(lambda: nobody_writes(self._writing))
-        rows = frame.filter(F.col("seq") >= mark) if mark > span.start else frame
+        rows = frame
+        if mark > span.start:  # what a sink calls the span must not stand before what it has
+            rows, span = frame.filter(F.col("seq") >= mark), replace(span, start=mark)
         receipts, counts = self._write(rows, span)
         self._sink.commit(self._delivery, span, receipts)
         return counts

@@ -15,7 +15,7 @@ from tailrace.sinks.file.layout import explained
 from tailrace.sinks.file.ledger import Ledger
 from tailrace.sinks.file.writer import Codec, FileWriter
 
-_ROUTING = ("schema", "table", "ts_us")
+_ROUTING = ("schema", "table", "ts_us", "lane")
 
 
 class Roll(Model):
@@ -30,9 +30,10 @@ class Roll(Model):
 class FileSink(RecordSink):
     """Writes `<path>/<schema>.<table>/<day>/<start>-<end>-<task>-<part>.jsonl` (or `.parquet`).
 
-    `start` and `end` are the offsets of the batch, `day` is the commit day in UTC. Within a table, files in
-    the order of their names hold each key's changes in order. JSON lines hold records in the sink's envelope;
-    Parquet holds the canonical change with typed columns.
+    `start` and `end` are the offsets of the batch, `day` is the commit day in UTC of all rows in the folder. Read a
+    table's files in the order of their *names*, whatever their folders: that is the order of delivery, in which each
+    key's changes are in order. Folders alone do not tell it, because commit times may go back. JSON lines hold records
+    in the sink's envelope; Parquet holds the canonical change with typed columns.
 
     A repeat changes nothing: the sink keeps its mark in `<path>/_tailrace`, in the same atomic step that
     decides which files exist, so delivery is exactly once and one commit covers a whole batch. A file is
@@ -53,7 +54,7 @@ class FileSink(RecordSink):
     def columns(self) -> tuple[str, ...]:
         if self.format == "jsonl":
             return _ROUTING
-        return (*(name for name in CHANGES.names if name != "lane"), "event_id")
+        return (*CHANGES.names, "event_id")
 
     def wants_value(self) -> bool:
         return self.format == "jsonl"

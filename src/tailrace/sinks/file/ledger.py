@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tailrace.contracts import Span
 from tailrace.errors import SinkError
+from tailrace.failpoints import failpoint
 from tailrace.machine.durable import make_directory, replace_file, sync_directory
 from tailrace.sinks.file.layout import HIDDEN, file_name
 
@@ -57,7 +58,9 @@ class Ledger:
         renames = [(staged, final) for receipt in receipts if receipt for staged, final in json.loads(receipt)]
         self._refuse_rivals(span, renames)
         page = Page({**self._page().marks, span.log_id: span.end}, renames)
+        failpoint("file.commit.staged")
         replace_file(self._file, json.dumps(asdict(page)))
+        failpoint("file.commit.recorded")
         self.settle()
 
     def settle(self) -> None:
@@ -69,8 +72,10 @@ class Ledger:
                 make_directory(target.parent)
                 source.rename(target)
                 touched.add(target.parent)
+                failpoint("file.commit.renamed")
         for directory in sorted(touched):
             sync_directory(directory)
+        failpoint("file.commit.published")
 
     def clear_staging(self) -> None:
         """Remove the files of attempts that died before their commit."""

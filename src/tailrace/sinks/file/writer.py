@@ -1,4 +1,8 @@
-"""The task's half of the file sink: rows into staged files, one per table, day and part."""
+"""The task's half of the file sink: rows into staged files, each with rows of one table and day.
+
+A table's files are numbered as they are begun. Commit days may go back (clocks do, and a snapshot's rows stand between
+older changes): then another file is begun, so that the order of names is the order of delivery (Law 3).
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ import pyarrow.parquet as pq
 
 from tailrace.config import MIB
 from tailrace.contracts import Span
+from tailrace.failpoints import failpoint
 from tailrace.machine.durable import sync_directory
 from tailrace.sinks.file.layout import day_directory, explained, table_directory
 
@@ -27,8 +32,8 @@ _HELD_BYTES = 64 * MIB
 
 Codec = Literal["zstd", "snappy", "gzip", "none"]
 
-Place = tuple[str, str, int]
-"""Schema, table and day."""
+Table = tuple[str, str]
+"""Schema and table."""
 
 
 @dataclass
@@ -45,42 +50,45 @@ class FileWriter:
     def write(self, batches: Iterator[pa.RecordBatch]) -> str:
         """The receipt lists `[staged, final]` of every file, relative to the root; all are synced."""
         with explained(self.root):
-            self._open: dict[Place, _Staged] = {}
-            self._parts: dict[Place, int] = {}
+            self._open: dict[Table, _Staged] = {}
+            self._days: dict[Table, int] = {}
+            self._parts: dict[Table, int] = {}
             self._renames: list[tuple[str, str]] = []
             for batch in batches:
-                for place, rows in split(batch):
-                    self._append(place, rows)
+                for table, day, rows in split(batch):
+                    self._append(table, day, rows)
                 self._bound_memory()
-            for place in list(self._open):
-                self._close(place)
+            for table in list(self._open):
+                self._close(table)
             if self._renames:
                 sync_directory(self.staging)
+            failpoint("file.write.staged")
             return json.dumps(self._renames) if self._renames else ""
 
-    def _append(self, place: Place, rows: pa.RecordBatch) -> None:
-        file = self._open.get(place)
+    def _append(self, table: Table, day: int, rows: pa.RecordBatch) -> None:
+        if table in self._open and self._days[table] != day:
+            self._close(table)
+        file = self._open.get(table)
         if file is None:
             staged = self.staging / uuid.uuid4().hex
             file = _Lines(staged) if self.codec is None else _Parquet(staged, self.codec)
-            self._open[place] = file
+            self._open[table], self._days[table] = file, day
         if file.append(rows) >= self.roll_bytes:
-            self._close(place)
+            self._close(table)
 
-    def _close(self, place: Place) -> None:
-        file = self._open.pop(place)
+    def _close(self, table: Table) -> None:
+        file = self._open.pop(table)
         file.close()
-        part = self._parts.get(place, 0)
-        self._parts[place] = part + 1
+        part = self._parts.get(table, 0)
+        self._parts[table] = part + 1
         staged = file.path.relative_to(self.root)
-        self._renames.append((str(staged), self._final(place, part)))
+        self._renames.append((str(staged), self._final(table, part)))
 
-    def _final(self, place: Place, part: int) -> str:
-        schema, table, day = place
+    def _final(self, table: Table, part: int) -> str:
         offsets = f"{self.span.start:019d}-{self.span.end:019d}"
         suffix = "jsonl" if self.codec is None else "parquet"
-        name = f"{offsets}-{self.task:04d}-{part:04d}.{suffix}"
-        return f"{table_directory(schema, table)}/{day_directory(day)}/{name}"
+        name = f"{offsets}-{self.task:04d}-{part:06d}.{suffix}"
+        return f"{table_directory(*table)}/{day_directory(self._days[table])}/{name}"
 
     def _bound_memory(self) -> None:
         if sum(file.held for file in self._open.values()) > _HELD_BYTES:
@@ -88,17 +96,32 @@ class FileWriter:
                 file.spill()
 
 
-def split(batch: pa.RecordBatch) -> Iterator[tuple[Place, pa.RecordBatch]]:
-    """The batch by table and day, each part in the batch's order."""
+def split(batch: pa.RecordBatch) -> Iterator[tuple[Table, int, pa.RecordBatch]]:
+    """The batch by table and day, in an order that keeps each key's; the rows without their lane."""
     schemas = batch.column("schema").dictionary_encode()
     tables = batch.column("table").dictionary_encode()
     days = batch.column("ts_us").to_numpy() // _DAY_US
-    codes = np.stack([schemas.indices.to_numpy(), tables.indices.to_numpy(), days], axis=1)
+    returns = _returns(days, batch.column("lane").to_numpy())
+    codes = np.stack([schemas.indices.to_numpy(), tables.indices.to_numpy(), returns, days], axis=1)
     places, where = np.unique(codes, axis=0, return_inverse=True)
-    for index, (schema, table, day) in enumerate(places.tolist()):
-        place = (schemas.dictionary[schema].as_py(), tables.dictionary[table].as_py(), day)
-        mine = batch if len(places) == 1 else batch.filter(pa.array(where.ravel() == index))
-        yield place, mine
+    rows = batch.drop_columns(["lane"])
+    for index, (schema, table, _, day) in enumerate(places.tolist()):
+        name = (schemas.dictionary[schema].as_py(), tables.dictionary[table].as_py())
+        mine = rows if len(places) == 1 else rows.filter(pa.array(where.ravel() == index))
+        yield name, day, mine
+
+
+def _returns(days: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+    """How often the day went back in each row's lane, up to the row. A key is in one lane, whose rows are in order."""
+    if not len(days) or days.min() == days.max():
+        return np.zeros(len(days), np.int64)
+    order = np.argsort(lanes, kind="stable")
+    by_lane = lanes[order]
+    back = (np.diff(days[order]) < 0) & (np.diff(by_lane) == 0)
+    counted = np.concatenate([[0], np.cumsum(back)])
+    found = np.empty(len(days), np.int64)
+    found[order] = counted - counted[np.searchsorted(by_lane, by_lane)]
+    return found
 
 
 class _Staged(ABC):

@@ -112,11 +112,9 @@ def write(sink: RecordSink, changes: Sequence[Change], *, tasks: int = 2, span: 
 
 def deliver(sink: RecordSink, changes: Sequence[Change], *, tasks: int = 2) -> None:
     """A whole batch, as the query does it: what is below the mark is not written again."""
-    span = span_of(changes)
-    mark = sink.mark(DELIVERY, LOG)
-    if mark < span.end:
-        fresh = [change for change in changes if change.seq >= mark]
-        sink.commit(DELIVERY, span, write(sink, fresh, tasks=tasks, span=span))
+    fresh = [change for change in changes if change.seq >= sink.mark(DELIVERY, LOG)]
+    if fresh:
+        sink.commit(DELIVERY, span_of(fresh), write(sink, fresh, tasks=tasks))
 
 
 class SinkSuite:
