@@ -101,7 +101,7 @@ def test_files_are_per_table_and_commit_day_and_named_by_offsets(sink: FileSink)
 
 @pytest.mark.parametrize("hours", [(0, -1, 0), (-1, 0, -1, 0), (0, 30, -30, 0, 1), (-30, -1, -30, 2, -1, -1, 1)])
 def test_names_are_in_the_order_of_delivery_whatever_the_clock_says(sink: FileSink, hours: tuple[int, ...]) -> None:
-    """Each version of the rows has the commit time of another hour around midnight; each folder has its own day only."""
+    """Each version of the rows was committed at another hour around midnight. A folder has changes of its day only."""
     rounds = [versions(n * 6, keys=6, rounds=1) for n in range(len(hours))]
     changes = [
         replace(change, n=n, ts_us=MIDNIGHT + hours[n] * HOUR) for n, each in enumerate(rounds) for change in each

@@ -70,11 +70,12 @@ class LinesWriter:
         return f"{self.task}:{count}"
 
     def _line(self, row: dict[str, Any]) -> dict[str, Any]:
-        after = json.loads(row["after"])
+        after = json.loads(row["after"] or row["key"])
         return {
             "seq": row["seq"],
+            "op": row["op"],
             "id": after["id"],
-            "n": after["n"],
+            "n": after.get("n"),
             "tx": row["tx_id"],
             "value": json.loads(row["value"]),
             "span": [self.span.start, self.span.end],

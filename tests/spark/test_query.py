@@ -6,6 +6,7 @@ import json
 import shutil
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ import pytest
 
 from tailrace.changelog import LogReader, Subscribers
 from tailrace.errors import LogError, SinkError
+from tailrace.schema import Column
 from tailrace.spark.source import LogSource
 from tailrace.spark.task import nobody_writes, writing
 from tailrace.spec import Batch, Sharding
-from tests.spark.logs import Shop
+from tailrace.testing.captures import Row, capture
+from tests.spark.logs import ORDERS, Shop
 from tests.spark.sinks import LinesSink, read_commits, read_lines
 from tests.spark.stage import Stage, wait_until
 
@@ -160,6 +163,7 @@ def test_a_mark_inside_a_batch_cuts_the_batch(stage: Stage, sink: MakeSink) -> N
 
     stage.delivered(stage.start(sink(marks=True)), end)
     assert [line["seq"] for line in read_lines(stage.out)] == [5, 6, 7, 8, 9]
+    assert {tuple(line["span"]) for line in read_lines(stage.out)} == {(5, 10)}, "named by what it holds"
 
 
 def test_until_never_reads_past_the_target(stage: Stage, sink: MakeSink) -> None:
@@ -208,6 +212,69 @@ def test_sharding_by_a_column_orders_by_its_value(stage: Stage, sink: MakeSink) 
         tasks_of[line["n"]].add(line["task"])
     assert all(len(tasks) == 1 for tasks in tasks_of.values())
     assert len({line["task"] for line in lines}) == 2
+
+
+def lives(keys: int, *, whole: bool, column: str = "n") -> list[Row]:
+    """Each row is created, changed, deleted, created again, and gets another key, which is a delete and a create.
+
+    `whole`: old rows are sent as they were. Otherwise deletes have the key only, and an update leaves `column` out.
+    """
+    table = replace(ORDERS, columns=(Column("id", "int8"), Column(column, "text")))
+
+    def made(op: str, number: int, value: int) -> Row:
+        key, image = {"id": number}, {"id": number, column: value}
+        if op == "c":
+            return Row("c", key, after=image, table=table)
+        if op == "d":
+            return Row("d", key, before=image if whole else key, table=table)
+        if whole:
+            return Row("u", key, before=image, after=image, table=table)
+        return Row("u", key, after=key, unchanged=[column], table=table)
+
+    steps = [[("c", 0)], [("u", 0)], [("d", 0)], [("c", 0)], [("d", 0), ("c", keys)], [("u", keys)]]
+    return [made(op, key + more, key % 97) for step in steps for key in range(keys) for op, more in step]
+
+
+def test_sharding_by_a_column_that_is_not_always_sent_keeps_the_order_of_rows(stage: Stage, sink: MakeSink) -> None:
+    end = stage.shop.writer.append(capture(lives(1000, whole=False)))
+    query = stage.start(sink(), sharding=Sharding(count=2, key="n"))
+    stage.delivered(query, end)
+    lines = read_lines(stage.out)
+    assert sorted(line["seq"] for line in lines) == list(range(end))
+    assert_in_order(lines)
+    assert {"".join(line["op"] for line in lines if line["id"] == key) for key in range(1000)} == {"cudcd"}
+    assert len({line["task"] for line in lines}) == 2
+    assert ["public.orders" in warning and "n" in warning for warning in query.warnings()] == [True]
+
+
+@pytest.mark.parametrize("column", ["n", "it's $.[\"] ${HOME}"])
+def test_sharding_by_a_column_that_is_always_sent_orders_by_its_value(
+    stage: Stage, sink: MakeSink, column: str
+) -> None:
+    end = stage.shop.writer.append(capture(lives(1000, whole=True, column=column)))
+    query = stage.start(sink(), sharding=Sharding(count=2, key=column))
+    stage.delivered(query, end)
+    lines = read_lines(stage.out)
+    assert sorted(line["seq"] for line in lines) == list(range(end))
+    assert_in_order(lines)
+    valued = [line | {"n": (line["value"]["after"] or line["value"]["before"])[column]} for line in lines]
+    assert_in_order(valued, "n")
+    tasks_of = {value: {line["task"] for line in valued if line["n"] == value} for value in range(97)}
+    assert {len(tasks) for tasks in tasks_of.values()} == {1}
+    assert len(set.union(*tasks_of.values())) == 2
+    assert query.warnings() == ()
+
+
+@pytest.mark.parametrize("column", ["id", "missing"])
+def test_sharding_by_a_part_of_the_key_or_what_no_table_has(stage: Stage, sink: MakeSink, column: str) -> None:
+    end = stage.shop.writer.append(capture(lives(900, whole=False)))
+    query = stage.start(sink(), sharding=Sharding(count=2, key=column))
+    stage.delivered(query, end)
+    lines = read_lines(stage.out)
+    assert sorted(line["seq"] for line in lines) == list(range(end))
+    assert_in_order(lines)
+    assert len({line["task"] for line in lines}) == 2
+    assert query.warnings() == ()
 
 
 def test_a_truncate_keeps_its_place_among_all_rows(stage: Stage, sink: MakeSink) -> None:

@@ -22,6 +22,7 @@ from tailrace.render.envelopes import value_column
 from tailrace.render.templates import route_column
 from tailrace.spark.carrier import Carrier, canonical
 from tailrace.spark.passage import unpack
+from tailrace.spark.sharding import ValueSharding
 from tailrace.spark.task import COUNTED, NEVER_NULL, OUTCOME_DDL, SPAN, Count, WriteTask, nobody_writes
 
 SETTLE_S = 30.0
@@ -30,7 +31,7 @@ WAIT_S = 0.02
 
 
 class RecordCarrier(Carrier):
-    """`key`: rows are shared out among tasks by this column's value instead of the primary key."""
+    """`key`: rows are shared out among tasks by this column's value, where a table always sends it."""
 
     def __init__(
         self,
@@ -45,13 +46,14 @@ class RecordCarrier(Carrier):
     ) -> None:
         """Makes the sink ready: raises what `sink.prepare` raises."""
         sink.prepare(delivery)
-        self._sink, self._delivery, self._tasks, self._key = sink, delivery, tasks, key
+        self._sink, self._delivery, self._tasks = sink, delivery, tasks
+        self._sharding = None if key is None else ValueSharding(key)
         self._log_path, self._writing = log_path, state_dir / "writing.lock"
         self._few: bool | None = None
         self._task: Any = None
         rendered = _columns(sink, delivery, connector)
         self._given = tuple(name for name in rendered if name not in COUNTED or name in sink.columns())
-        needed = ("seq",) if key is None else ("seq", "before", "after")
+        needed = ("seq",) if key is None else ("seq", "key", "before", "after")
         self.columns = [*rendered.values(), *(F.col(name) for name in needed if name not in rendered)]
 
     def mark(self, log_id: str) -> int:
@@ -69,9 +71,12 @@ class RecordCarrier(Carrier):
         self._sink.commit(self._delivery, span, receipts)
         return counts
 
+    def warnings(self) -> tuple[str, ...]:
+        return () if self._sharding is None else self._sharding.warnings()
+
     def _write(self, frame: DataFrame, span: Span) -> tuple[list[str], dict[int, Count]]:
-        if self._key is not None:
-            frame = self._by_value(frame, span, self._key)
+        if self._sharding is not None:
+            frame = self._by_value(frame, span, self._sharding)
         session = frame.sparkSession
         few = span.end - span.start < jvm.FEW
         if few != self._few:
@@ -97,12 +102,13 @@ class RecordCarrier(Carrier):
             self._task = function(*(F.col(name) for name in frame.columns))._jc
         return DataFrame(frame._jdf.mapInArrow(self._task, False, None), session)
 
-    def _by_value(self, frame: DataFrame, span: Span, key: str) -> DataFrame:
+    def _by_value(self, frame: DataFrame, span: Span, sharding: ValueSharding) -> DataFrame:
         """All rows of one value into one task, in order. A range that must stay whole (a truncate) does."""
-        tasks = len(LogReader(self._log_path, span.start).slices(span.start, span.end, self._tasks))
-        if tasks > 1:
-            value = F.get_json_object(F.coalesce("after", "before"), f"$['{key}']")
-            frame = frame.repartition(tasks, value)
+        log = LogReader(self._log_path, span.start)
+        slices = log.slices(span.start, span.end, self._tasks)
+        if len(slices) > 1:
+            versions = [log.schemas[number] for number in slices[0].names]
+            frame = frame.repartition(len(slices), sharding.place(frame, versions))
         return frame.sortWithinPartitions("seq")
 
 

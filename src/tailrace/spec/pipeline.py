@@ -73,7 +73,7 @@ class Batch(Model):
 
 
 class Sharding(Model):
-    """How the tasks of a batch share its changes. Order holds per key whatever stands here."""
+    """How the tasks of a batch share its changes. Order holds per row key, or per value of the column `key`."""
 
     mode: Annotated[Literal["hash"], Field(description="By a hash of the key.")] = "hash"
     count: Annotated[
@@ -89,7 +89,9 @@ class Sharding(Model):
         str | None,
         Field(
             min_length=1,
-            description="A column to shard by instead of the row's key; order then holds per its value.",
+            description="A column to shard by instead of the row's key; order then holds per its value. Tables that "
+            "lack it, or have changes without it (deletes, unless it is part of the key or the database sends whole "
+            "rows), stay with the row's key.",
             examples=["customer_id"],
         ),
     ] = None
