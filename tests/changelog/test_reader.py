@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import random
+import zlib
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -17,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.change import CHANGES, LANES
-from tailrace.changelog import Limits, LogReader, LogWriter, Slice, read_slice, reader
+from tailrace.changelog import Limits, LogReader, LogWriter, Slice, head, read_slice, reader
 from tailrace.errors import LogError
 from tailrace.testing.captures import ITEMS, Row, capture, insert
 from tests.changelog.looking import Change, changes, cuts, newest, seqs, sizes, transaction_ends
@@ -117,6 +118,75 @@ def test_damaged_rows_are_refused(path: Path, write: Write, place: int) -> None:
         changes(path)
     assert caught.value.code == "log.corrupt"
     assert segment.name in caught.value.where
+
+
+def _flipped(line: bytes) -> bytes:
+    return line[:20] + bytes([line[20] ^ 1]) + line[21:]
+
+
+def _not_json(line: bytes) -> bytes:
+    body = line[9:-2]
+    return b"%08x %s\n" % (zlib.crc32(body), body)
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "a flipped bit": _flipped,
+    "zeros": lambda line: line[:20] + bytes(8) + line[28:],
+    "a carriage return": lambda line: line[:20] + b"\r" + line[21:],
+    "no JSON": _not_json,
+    "another kind of entry": lambda line: b"%08x %s\n" % (zlib.crc32(b'{"x":1}'), b'{"x":1}'),
+    "nothing": lambda line: b"\n",
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_line_is_an_error_at_once(path: Path, write: Write, kind: str) -> None:
+    """Also where nothing follows it: a line that ends was acknowledged, so it is not waited for and not cut away."""
+    writer = write()
+    writer.append(capture([insert(1)]))
+    reader = LogReader(path)
+    file = newest(path / "manifest")
+    before = file.stat().st_size
+    writer.append(capture([insert(2)], first_xid=2))
+    writer.close()
+    whole = file.read_bytes()
+    file.write_bytes(whole[:before] + DAMAGE[kind](whole[before:]))
+    damaged = file.read_bytes()
+    for look in (reader.refresh, reader.refresh, lambda: LogReader(path), lambda: head(path), write):
+        with pytest.raises(LogError) as caught:
+            look()
+        assert (caught.value.code, caught.value.where) == ("log.corrupt", f"{file}:3")
+        assert f"truncate -s {before} '{file}'" in caught.value.hint
+    assert file.read_bytes() == damaged
+    file.write_bytes(whole)
+    reader.refresh()
+    assert reader.end == 2
+
+
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_a_damaged_header_hides_nothing(path: Path, write: Write, place: str) -> None:
+    """A log must not seem to begin where its second file does."""
+    writer = write(manifest_bytes=300)
+    for number in range(3):
+        writer.append(capture([insert(number)], first_xid=number + 1))
+    names = sorted((path / "manifest").iterdir())
+    file = names[0] if place == "first" else names[-1]
+    file.write_bytes(_flipped(file.read_bytes()))
+    for start in (None, writer.end):
+        with pytest.raises(LogError) as caught:
+            LogReader(path, start)
+        assert (caught.value.code, caught.value.where) == ("log.corrupt", f"{file}:1")
+
+
+def test_a_finished_manifest_file_that_was_cut_short_is_damaged(path: Path, write: Write) -> None:
+    writer = write(manifest_bytes=900)
+    for number in range(9):
+        writer.append(capture([insert(number)], first_xid=number + 1))
+    file = min((path / "manifest").iterdir())
+    file.write_bytes(file.read_bytes()[:-5])
+    with pytest.raises(LogError) as caught:
+        LogReader(path)
+    assert caught.value.code == "log.corrupt"
 
 
 def test_a_segment_cut_short_is_refused(path: Path, write: Write) -> None:

@@ -3,6 +3,10 @@
 A manifest file starts with a header line that repeats the log's whole state (id, epoch, next offset, resume
 position, schemas), so older files can go. Lines of an epoch older than the newest claimed one are a fenced
 writer's and do not exist.
+
+A line's newline is its last byte. Bytes at the end of the newest file without one are a line that is being written, or
+that a crash cut off: they do not exist yet. A line that ends and does not match its checksum is damage, always and for
+everyone: `log.corrupt`.
 """
 
 from __future__ import annotations
@@ -110,8 +114,11 @@ def decode(line: bytes) -> Entry | None:
     body = line[9:]
     if len(line) < _SMALLEST or line[:8] != b"%08x" % zlib.crc32(body):
         return None
-    [(kind, fields)] = json.loads(body).items()
-    return _build(kind, fields)
+    try:
+        [(kind, fields)] = json.loads(body).items()
+        return _build(kind, fields)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
 
 
 @dataclass
@@ -126,7 +133,8 @@ class Tail:
     """Where the entry yielded last begins in `file`; it ends at `offset`."""
 
     def entries(self) -> Iterator[Entry]:
-        """Valid new entries in order, crossing to newer manifest files; stops at an unfinished line."""
+        """New entries in order, crossing to newer manifest files; stops at an unfinished line. Raises `log.corrupt` at
+        a damaged one, and there again whenever it is asked."""
         while True:
             yield from self._rest_of_file()
             following = self._next_file()
@@ -134,14 +142,17 @@ class Tail:
                 return
             # The file is finished once a newer one exists: what a slow reader missed is read before moving on.
             yield from self._rest_of_file()
+            if self.file is not None and self._new_bytes():
+                raise damaged(self.storage, self.file, self.offset)
             self.file, self.offset = following, 0
 
     def _rest_of_file(self) -> Iterator[Entry]:
-        for line in self._new_bytes().splitlines(keepends=True):
-            entry = decode(line[:-1]) if line.endswith(b"\n") else None
+        *lines, _unfinished = self._new_bytes().split(b"\n")
+        for line in lines:
+            entry = decode(line)
             if entry is None:
-                return
-            self.line_start, self.offset = self.offset, self.offset + len(line)
+                raise damaged(self.storage, self.file or "", self.offset)
+            self.line_start, self.offset = self.offset, self.offset + len(line) + 1
             if entry.epoch < self.epoch:
                 continue
             self.epoch = entry.epoch
@@ -166,10 +177,34 @@ def file_name(number: int) -> str:
 
 
 def header_of(storage: Directory, name: str) -> Header | None:
-    """The state a manifest file begins with; None for one whose first line never became whole."""
+    """The state a manifest file begins with; None for one whose first line never became whole, or that is gone. Raises
+    `log.corrupt` where the line is damaged."""
     line = storage.first_line(name)
-    entry = decode(line[:-1]) if line.endswith(b"\n") else None
-    return entry if isinstance(entry, Header) else None
+    if not line.endswith(b"\n"):
+        return None
+    entry = decode(line[:-1])
+    if not isinstance(entry, Header):
+        raise damaged(storage, name, 0)
+    return entry
+
+
+def line_at(storage: Directory, name: str, start: int, size: int) -> Line:
+    """The line at these bytes of a file, where an earlier reading found one."""
+    entry = decode(bytes(memoryview(storage.read(name, start, size)))[:-1])
+    if not isinstance(entry, Line):
+        raise damaged(storage, name, start)
+    return entry
+
+
+def damaged(storage: Directory, name: str, start: int) -> LogError:
+    """The line that begins at byte `start` of a manifest file is not what was written."""
+    data, file = storage.tail(name, 0), storage.root / name
+    number, is_last = data.count(b"\n", 0, start) + 1, b"\n" not in data[start:].rstrip(b"\n")
+    hint = "restore the file from a backup, or remove the log and start again with a `snapshot` in the source"
+    if is_last:
+        hint += f"; if the machine lost power while the line was written, cut it off: truncate -s {start} '{file}'"
+    text = f"line {number} of the change log's {name} is damaged"
+    return LogError("log.corrupt", text, hint=hint, where=f"{file}:{number}")
 
 
 def _plain(entry: Entry) -> dict[str, Any]:

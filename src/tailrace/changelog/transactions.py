@@ -116,10 +116,7 @@ class TransactionIndex:
 
     def _line(self, place: int) -> Line:
         name = self._files[self._file[place]]
-        data = self._storage.read(name, self._start[place], self._size[place])
-        line = manifest.decode(bytes(memoryview(data))[:-1])
-        assert isinstance(line, Line)
-        return line
+        return manifest.line_at(self._storage, name, self._start[place], self._size[place])
 
     def _look(
         self, ref: FrameRef, tables: frozenset[int], wanted: Callable[[int], bool], first: int

@@ -226,8 +226,6 @@ class LogWriter:
         for name in self.storage.list(manifest.FOLDER):
             if manifest.header_of(self.storage, name) is not None:
                 whole.append(name)
-            elif self.storage.first_line(name).endswith(b"\n"):
-                raise _damaged(self.storage, name)
             else:
                 self.storage.delete(name)
         return whole
@@ -266,13 +264,9 @@ class LogWriter:
         return referenced
 
     def _cut_manifest_tail(self) -> None:
-        """Drop a torn last line. Each line is synced before the next, so whole lines behind one that is not
-        are damage, and what they commit must not be cut away."""
+        """Drop a last line without its newline: it was never acknowledged."""
         self._manifest_size = self._tail.offset
-        torn = self.storage.tail(self._manifest, self._manifest_size)
-        if any(manifest.decode(line) is not None for line in torn.split(b"\n")[1:]):
-            raise _damaged(self.storage, self._manifest)
-        if torn:
+        if self.storage.size(self._manifest) > self._manifest_size:
             self.storage.truncate(self._manifest, self._manifest_size)
 
     def _cut_segments(self, referenced: dict[str, int]) -> None:
@@ -295,15 +289,6 @@ def _spilled_rows(refs: list[FrameRef], last: Frame | None) -> int:
         return 0
     staged = parts[-1].row + parts[-1].rows
     return staged if last is None else staged + int(last.txs.column("end_row")[0].as_py())
-
-
-def _damaged(storage: Directory, name: str) -> LogError:
-    return LogError(
-        "log.corrupt",
-        f"a line of {name} is damaged",
-        hint="restore the file from a backup, or remove the log and start again with a `snapshot` in the source",
-        where=str(storage.root),
-    )
 
 
 def _number(name: str) -> int:
