@@ -32,9 +32,27 @@ FIRST = ("test_crash.py", "capture", "test_lake_system.py", "test_snapshot_syste
 longer than one after another: the crash test goes beside `capture`, which has none."""
 
 
+HEAVY = frozenset({"spark", "kafka", "system", "tap"})
+"""Fixtures that start a JVM, or processes of Tailrace itself."""
+NEWEST = 18
+"""The version of PostgreSQL that `make quick` is content with."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files stay together, and in order within."""
+    """Files stay together, and in order within. What `make quick` runs is marked `quick`."""
     items.sort(key=lambda item: next((n for n, name in enumerate(FIRST) if name in item.path.parts), len(FIRST)))
+    for item in items:
+        if isinstance(item, pytest.Function) and _is_quick(item):
+            item.add_marker("quick")
+
+
+def _is_quick(item: pytest.Function) -> bool:
+    """A test that is not marked as a long one, needs nothing heavy and has no time limit of its own, which only long
+    tests do. Of a test that is run on several versions of PostgreSQL, the newest."""
+    long = any(item.get_closest_marker(name) for name in ("slow", "soak", "timeout"))
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    return not long and HEAVY.isdisjoint(item.fixturenames) and parameters.get("major", NEWEST) == NEWEST
 
 
 @pytest.fixture(scope="session")

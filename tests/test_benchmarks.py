@@ -29,6 +29,7 @@ def bench(folder: Path, *arguments: str) -> dict[str, Any]:
     return results
 
 
+@pytest.mark.slow
 def test_the_tap_is_measured_on_the_same_wal(tmp_path: Path) -> None:
     results = bench(tmp_path, "tap", "--rows", "2000", "--passes", "1")
     assert [(each["name"], each["rows"]) for each in results["measurements"]] == [
@@ -82,6 +83,7 @@ def test_freshness_is_measured(tmp_path: Path) -> None:
     assert 0 < measured["more"]["p50_s"] <= measured["more"]["p99_s"]
 
 
+@pytest.mark.slow
 def test_memory_is_measured_at_two_sizes(tmp_path: Path) -> None:
     results = bench(tmp_path, "memory", "--rows", "1000")
     assert [each["rows"] for each in results["measurements"]] == [1000, 5000]

@@ -19,6 +19,8 @@ from tests.capture.running import Database
 from tests.scraping import Figures, ask, figures
 from tests.whole import System
 
+pytestmark = pytest.mark.slow
+
 
 class Scraped(System):
     """A pipeline that tells its metrics."""

@@ -23,6 +23,7 @@ def forgotten() -> Iterator[None]:
     java_home.cache_clear()
 
 
+@pytest.mark.slow
 def test_spark_starts_on_the_java_of_the_wheel(tmp_path: Path) -> None:
     home = java_home(prefer_system=False)
     assert home.is_relative_to(cache_directory())

@@ -174,6 +174,7 @@ def test_a_record_the_broker_refuses_is_named_and_nothing_passes_it(kafka: Kafka
     assert [json.loads(value)["n"] for value in values(kafka, sink.topic)][-2:] == [0, 1]
 
 
+@pytest.mark.slow
 def test_a_broker_that_dies_in_the_middle_is_a_wait_and_nothing_arrives_late() -> None:
     with KafkaBroker() as broker:
         sink = KafkaSink(id="bus", brokers=broker.bootstrap, topic=topic(), send_timeout_secs=2)

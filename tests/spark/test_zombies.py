@@ -19,6 +19,7 @@ from tests.spark.logs import Shop
 from tests.spark.sinks import read_lines
 from tests.spark.stage import wait_until
 
+pytestmark = pytest.mark.slow
 ROWS = 6000
 """Enough for two tasks."""
 LATE_S = 0.5

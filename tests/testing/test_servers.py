@@ -108,7 +108,7 @@ def test_closing_removes_what_was_temporary() -> None:
     assert not server.running
 
 
-@pytest.mark.parametrize("kind", ["PostgresServer", "KafkaBroker"])
+@pytest.mark.parametrize("kind", ["PostgresServer", pytest.param("KafkaBroker", marks=pytest.mark.slow)])
 def test_a_server_dies_with_the_process_that_started_it(kind: str, tmp_path: Path) -> None:
     script = (
         f"import sys; from tailrace.testing.servers import {kind}\n"
@@ -160,6 +160,7 @@ def test_reach_is_decided_by_every_folder_on_the_way(tmp_path: Path) -> None:
     assert not reachable(tmp_path / "closed" / "open", stranger)
 
 
+@pytest.mark.slow
 def test_kafka_keeps_acknowledged_messages_and_port_through_a_kill(own_kafka: KafkaBroker) -> None:
     before = own_kafka.bootstrap
     topic = _new_topic(own_kafka, "kept")
@@ -173,6 +174,7 @@ def test_kafka_keeps_acknowledged_messages_and_port_through_a_kill(own_kafka: Ka
     assert sorted(int(message.value() or b"") for message in _read(own_kafka, topic, 100)) == list(range(100))
 
 
+@pytest.mark.slow
 def test_kafka_has_transactions_and_no_accidental_topics(own_kafka: KafkaBroker) -> None:
     topic = _new_topic(own_kafka, "transactions")
     producer = Producer({"bootstrap.servers": own_kafka.bootstrap, "transactional.id": "test", **QUIET})
@@ -186,6 +188,7 @@ def test_kafka_has_transactions_and_no_accidental_topics(own_kafka: KafkaBroker)
     assert admin.list_topics("never-made", timeout=10).topics["never-made"].error is not None
 
 
+@pytest.mark.slow
 def test_jars_are_fetched_once_and_whole() -> None:
     folder = fetch_jars("org.apache.kafka", "kafka_2.13", "4.3.0")
     names = {path.name for path in folder.iterdir()}
