@@ -46,9 +46,14 @@ class TableSchema:
         return f"{self.schema}.{self.table}"
 
     def follows(self, known: TableSchema) -> bool:
-        """Whether it is another version than `known`: other content, or another table under the same name."""
-        other = self.relation != known.relation and 0 not in (self.relation, known.relation)
-        return other or self.fingerprint != known.fingerprint
+        """Whether it is another version than `known`: other content, another table under the same name, or another
+        column under the same name."""
+        other = _differ(self.relation, known.relation)
+        return other or self.fingerprint != known.fingerprint or self._has_other_columns(known)
+
+    def _has_other_columns(self, known: TableSchema) -> bool:
+        pairs = zip(self.columns, known.columns, strict=True)
+        return any(_differ(mine.number, other.number) for mine, other in pairs)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -106,26 +111,31 @@ Difference = dict[str, Any]
 
 
 def differences(before: TableSchema, after: TableSchema) -> list[Difference]:
-    """What happened between two versions of a table.
+    """What happened between two versions of a table, all of it at once: `a` and `b` that change places are two renames.
 
-    Kinds: `create`, `drop_table`, `recreate`, `drop`, `rename`, `retype`, `add`, `key`. A rename is known from column
-    numbers; where they are missing it is a `drop` and an `add`.
+    Kinds: `create`, `drop_table`, `recreate`, `drop`, `rename`, `retype`, `add`, `key`. A column is known by its
+    number; where numbers are missing, by its name, and a rename is a `drop` and an `add`.
     """
     if not after.columns:
         return [{"kind": "drop_table"}]
     if not before.columns:
         return [{"kind": "create"}]
-    anew = after.relation != before.relation and 0 not in (after.relation, before.relation)
+    anew = _differ(after.relation, before.relation)
+    pairs = [(_was(column, before, anew=anew), column) for column in after.columns]
     found: list[Difference] = [{"kind": "recreate"}] if anew else []
-    found += _columns(before, after, anew=anew)
-    renamed = {each["from"]: each["to"] for each in found if each["kind"] == "rename"}
-    if tuple(renamed.get(name, name) for name in before.key) != after.key:
+    found += _columns(before, pairs)
+    now = {was.name: column.name for was, column in pairs if was is not None}
+    if tuple(now.get(name) for name in before.key) != after.key:
         found.append({"kind": "key", "from": list(before.key), "to": list(after.key)})
     return found
 
 
-def _columns(before: TableSchema, after: TableSchema, *, anew: bool) -> list[Difference]:
-    pairs = [(_was(column, before, anew=anew), column) for column in after.columns]
+def _differ(one: int, other: int) -> bool:
+    """Whether two numbers are of two things; 0 is not known."""
+    return one != other and 0 not in (one, other)
+
+
+def _columns(before: TableSchema, pairs: list[tuple[Column | None, Column]]) -> list[Difference]:
     kept = {was.name for was, _ in pairs if was is not None}
     found: list[Difference] = [{"kind": "drop", "column": c.name} for c in before.columns if c.name not in kept]
     for was, column in pairs:

@@ -54,9 +54,17 @@ class Request:
     retry_jitter: float
 
 
-def capture(source: Source, log: LogWriter, admissions: Admissions, pause: Callable[[], None]) -> None:
-    """Copy changes from `source` to `log` until the source ends, and chunks of snapshots between them."""
+def capture(
+    source: Source,
+    log: LogWriter,
+    admissions: Admissions,
+    pause: Callable[[], None],
+    ask: Callable[[], None] = lambda: None,
+) -> None:
+    """Copy changes from `source` to `log` until the source ends, and chunks of snapshots between them. `ask` requests
+    what the source wants to be read anew."""
     for batch in source.batches(after=log.state()):
+        ask()  # before the log has what it is asked for: after a crash in between it is read and asked for again
         log.append(batch)
         if batch.resume is not None:
             source.acknowledge(batch.resume)  # Law 1: durable first.
@@ -112,7 +120,13 @@ class Tap:
             if self._stopping:
                 return
             try:
-                capture(self._source, log, admissions, lambda: self._between(log, store, ledger))
+                capture(
+                    self._source,
+                    log,
+                    admissions,
+                    pause=lambda: self._between(log, store),
+                    ask=lambda: request_needed(self._source.needs_snapshot, request.config["id"], ledger, log),
+                )
             except SourceError as error:
                 self._publish("starting")  # before a repair is requested: nothing is read for it until a stream runs
                 if not start_over(error, model, ledger, log):  # type: ignore[arg-type]
@@ -122,11 +136,10 @@ class Tap:
                 self._source.vitals.rows = 0
                 self._source.close()
 
-    def _between(self, log: LogWriter, store: Store, ledger: Ledger) -> None:
-        """After each append: requests of snapshots, registry, status, retention, and the wait while the log is full of
-        what sinks still need."""
+    def _between(self, log: LogWriter, store: Store) -> None:
+        """After each append: registry, status, retention, and the wait while the log is full of what sinks still
+        need."""
         self._backoff.reset()
-        request_needed(self._source.needs_snapshot, self._request.config["id"], ledger, log)
         if log.versions != self._indexed:
             self._indexed = log.versions
             index(self._request.log_path, SchemaRegistry(store))

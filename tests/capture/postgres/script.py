@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailrace.capture.postgres import PostgresSource
-from tailrace.capture.postgres.relations import Attribute, Relations, TypeInfo
+from tailrace.capture.postgres.numbers import Attribute
+from tailrace.capture.postgres.relations import Relations, TypeInfo
 from tailrace.capture.postgres.rows import Rows
 from tailrace.capture.postgres.setup import Server
 from tailrace.capture.postgres.stream import PostgresStream

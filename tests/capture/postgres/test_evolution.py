@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from tailrace.changelog import LogReader
+from tailrace.contracts import Need
+from tailrace.testing.waiting import eventually
 from tests.capture.postgres.ddl import Fresh, Start, started, steps
 from tests.capture.running import Database
 
@@ -163,6 +166,83 @@ def test_what_cannot_be_counted_off_is_not_guessed(db: Database, capturing: Star
         [{"kind": "drop", "column": "a"}, {"kind": "add", "column": "b", "type": "integer"}],
         [{"kind": "drop", "column": "b"}],
     ]
+
+
+SWAP = "ALTER TABLE t RENAME a TO t; ALTER TABLE t RENAME b TO a; ALTER TABLE t RENAME t TO b"
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize(
+    ("statements", "told"),
+    [
+        (SWAP, [{"kind": "rename", "from": "a", "to": "b"}, {"kind": "rename", "from": "b", "to": "a"}]),
+        (
+            "ALTER TABLE t RENAME b TO c; ALTER TABLE t RENAME a TO b",
+            [{"kind": "rename", "from": "a", "to": "b"}, {"kind": "rename", "from": "b", "to": "c"}],
+        ),
+        (
+            "ALTER TABLE t DROP b; ALTER TABLE t RENAME a TO b",
+            [{"kind": "drop", "column": "b"}, {"kind": "rename", "from": "a", "to": "b"}],
+        ),
+        (
+            "ALTER TABLE t DROP b, ADD b int DEFAULT 7",
+            [{"kind": "drop", "column": "b"}, {"kind": "add", "column": "b", "type": "integer"}],
+        ),
+        (
+            "ALTER TABLE t DROP b, ADD b text DEFAULT 'seven'",
+            [{"kind": "drop", "column": "b"}, {"kind": "add", "column": "b", "type": "text"}],
+        ),
+        (
+            "ALTER TABLE t DROP id; ALTER TABLE t RENAME a TO id; ALTER TABLE t ADD PRIMARY KEY (id)",
+            [
+                {"kind": "drop", "column": "id"},
+                {"kind": "rename", "from": "a", "to": "id"},
+                {"kind": "key", "from": ["id"], "to": ["id"]},
+            ],
+        ),
+    ],
+)
+def test_columns_are_known_by_their_numbers(
+    db: Database, capturing: Start, rows_only: None, ahead: bool, statements: str, told: list[Any]
+) -> None:
+    """Whatever their names do in one transaction, also where the catalog is further than the stream."""
+    db.run("CREATE TABLE t (id int PRIMARY KEY, a int, b int)")
+    run = started(capturing, db)
+    if ahead:
+        run.stop()
+    db.run("INSERT INTO t VALUES (1, 2, 3)", statements, "INSERT INTO t VALUES (4, 5)")
+    rows = (started(capturing, db) if ahead else run).changes()
+    assert steps(rows) == [told]
+    assert [row["op"] for row in rows] == ["c", "s", "c"]
+    [defaults] = [json.loads(row["after"])["defaults"] for row in rows if row["op"] == "s"]
+    assert defaults == ({"b": 7} if "DEFAULT 7" in statements else {"b": "seven"} if "seven" in statements else {})
+
+
+def test_a_column_that_may_be_another_has_its_table_read_anew(db: Database, capturing: Start, rows_only: None) -> None:
+    """A transaction that is older than the columns writes to them: numbers of transactions do not tell."""
+    db.run("CREATE TABLE t (id int PRIMARY KEY, b int)", "CREATE TABLE other (id int PRIMARY KEY)")
+    run = started(capturing, db)
+    db.run("INSERT INTO t VALUES (1, 2)")
+    run.changes()
+    assert run.stream.needs_snapshot == []
+    with db.connect() as connection, connection.transaction():
+        connection.execute("INSERT INTO other VALUES (1)")
+        db.run("ALTER TABLE t DROP b, ADD b int")
+        connection.execute("INSERT INTO t VALUES (2, 3)")
+    run.changes()
+    assert run.stream.needs_snapshot == [Need("public", "t", "columns in doubt")]
+
+
+def test_a_version_of_the_same_names_is_found_before_any_row(db: Database, capturing: Start, look: None) -> None:
+    db.run("CREATE TABLE t (id int PRIMARY KEY, b int)")
+    run = started(capturing, db)
+    db.run("INSERT INTO t VALUES (1, 2)")
+    run.changes()
+    db.run("ALTER TABLE t DROP b, ADD b int DEFAULT 9")
+    rows = eventually(lambda: rows if steps(rows := run.changes()) else [])
+    assert steps(rows) == [[{"kind": "drop", "column": "b"}, {"kind": "add", "column": "b", "type": "integer"}]]
+    assert json.loads(rows[-1]["after"])["defaults"] == {"b": 9}
+    assert run.stream.needs_snapshot == []
 
 
 def test_replica_identity_decides_the_key(db: Database, capturing: Start, rows_only: None) -> None:

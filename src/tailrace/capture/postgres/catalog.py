@@ -13,7 +13,8 @@ from psycopg.rows import TupleRow
 
 from tailrace.capture.postgres.connection import connect
 from tailrace.capture.postgres.messages import lsn_number
-from tailrace.capture.postgres.relations import Attribute, TypeInfo
+from tailrace.capture.postgres.numbers import Attribute
+from tailrace.capture.postgres.relations import TypeInfo
 from tailrace.config import redact
 from tailrace.errors import SetupError, SourceError
 
@@ -107,7 +108,7 @@ class PostgresCatalog:
             "SELECT a.attnum, a.attname, a.atttypid, a.atttypmod, a.attisdropped, a.attgenerated <> '', "
             "EXISTS (SELECT FROM pg_publication_rel r WHERE r.prrelid = a.attrelid AND r.prattrs IS NOT NULL), "
             "(SELECT (m.attmissingval::text::text[])[1] FROM pg_attribute m JOIN tree ON tree.oid = m.attrelid "
-            "  WHERE m.attname = a.attname AND m.atthasmissing LIMIT 1) "
+            "  WHERE m.attname = a.attname AND m.atthasmissing LIMIT 1), a.xmin::text::bigint "
             "FROM pg_attribute a WHERE a.attrelid = %s::oid AND a.attnum > 0 ORDER BY a.attnum",
             oid,
             oid,

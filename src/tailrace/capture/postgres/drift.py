@@ -138,7 +138,7 @@ class Drift:
             self._open.discard(name)
             schema = relations.describe(sighting.relation, since)
             if known is None or schema.follows(known):
-                found.append(Step(known, relations.enter(schema, sighting.relation)))
+                found.append(Step(known, relations.enter(schema)))
         return found
 
     def needs(self, seen: Observation) -> list[Need]:

@@ -6,8 +6,8 @@ import json
 
 import numpy as np
 
-from tailrace.capture.postgres.json_text import put_value, room
-from tailrace.capture.postgres.relations import Attribute, Catalog, TypeInfo, kinds_of
+from tailrace.capture.postgres.json_text import Kind, put_value, room
+from tailrace.capture.postgres.relations import Catalog, TypeInfo, kinds_of
 from tailrace.errors import SourceError
 from tailrace.schema import Difference, TableSchema, differences, document
 
@@ -16,7 +16,7 @@ def texts(before: TableSchema, after: TableSchema, catalog: Catalog) -> tuple[st
     """(`before`, `after`) of the `s` change between two versions, as JSON text."""
     steps = differences(before, after)
     text = json.dumps({**document(after), "changes": steps}, ensure_ascii=False)
-    defaults = _defaults(steps, catalog, catalog.attributes(after.relation) if _adds(steps) else ())
+    defaults = _defaults(steps, after, catalog)
     members = ",".join(f"{json.dumps(name, ensure_ascii=False)}:{value}" for name, value in defaults.items())
     return json.dumps(document(before), ensure_ascii=False), f'{text[:-1]}, "defaults": {{{members}}}}}'
 
@@ -41,19 +41,17 @@ def value_json(text: str, info: TypeInfo) -> str:
     return bytes(out[:end]).decode()
 
 
-def _adds(steps: list[Difference]) -> dict[str, str]:
-    """Added columns and their types."""
-    return {step["column"]: step["type"] for step in steps if step["kind"] == "add"}
-
-
-def _defaults(steps: list[Difference], catalog: Catalog, attributes: tuple[Attribute, ...]) -> dict[str, str]:
-    """What rows from before have in the added columns. A column the catalog no longer has like this has none."""
-    added, found = _adds(steps), {}
-    for each in attributes:
-        if each.missing is not None and each.name in added:
+def _defaults(steps: list[Difference], after: TableSchema, catalog: Catalog) -> dict[str, str]:
+    """What rows from before have in the added columns, as far as the catalog still has these. One that has another type
+    by now has lost its value, unless both are texts: then it was not touched."""
+    names = {step["column"] for step in steps if step["kind"] == "add"}
+    added = {column.number: column for column in after.columns if column.name in names and column.number}
+    found = {}
+    for each in catalog.attributes(after.relation) if added else ():
+        if each.missing is not None and each.number in added:
             info = catalog.type_info(each.type_oid, each.type_modifier)
-            if info.name == added[each.name]:
-                found[each.name] = value_json(each.missing, info)
+            if info.name == added[each.number].type or kinds_of(info)[0] == Kind.TEXT:
+                found[added[each.number].name] = value_json(each.missing, info)
     return found
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from tailrace.capture.postgres.buffers import Tables
 from tailrace.capture.postgres.json_text import Kind
 from tailrace.capture.postgres.messages import Relation
+from tailrace.capture.postgres.numbers import DROPPED, Attribute, Told, numbers_of
 from tailrace.schema import Column, SchemaBook, TableSchema
 
 KINDS = {
@@ -33,9 +34,6 @@ KINDS = {
 }
 """Built-in types by oid; every other scalar is its text."""
 
-DROPPED = "???"
-"""How the database spells a type that is gone; what the log knows of the column is better."""
-
 
 @dataclass(frozen=True)
 class TypeInfo:
@@ -45,24 +43,6 @@ class TypeInfo:
     oid: int
     element: int
     delimiter: str
-
-
-@dataclass(frozen=True)
-class Attribute:
-    """A column as the catalog has it now, which may be later than where the stream is.
-
-    `listed`: a publication says which of the table's columns it has. `missing`: the text of the value that rows from
-    before the column have.
-    """
-
-    number: int
-    name: str
-    type_oid: int
-    type_modifier: int
-    dropped: bool
-    generated: bool
-    listed: bool
-    missing: str | None
 
 
 class Catalog(Protocol):
@@ -93,6 +73,9 @@ class Relations:
         self._wanted = wanted
         self._entries: dict[int, _Entry] = {}
         self._heard: dict[int, Relation] = {}
+        self.doubtful: list[tuple[str, str]] = []
+        """Tables of which a message may have meant other columns than it was taken for. Whoever has them read anew
+        takes the entry out."""
         self._build()
 
     def hear(self, relation: Relation) -> None:
@@ -105,38 +88,45 @@ class Relations:
         """The message kept for a row that needs it now."""
         return self._heard.pop(oid, None)
 
-    def announce(self, relation: Relation, since: str = "") -> TableSchema | None:
-        """Take a relation message; returns the table's schema where the table is captured."""
+    def announce(self, relation: Relation, since: str = "", xid: int = 0) -> TableSchema | None:
+        """Take a relation message that came in the transaction `xid`; returns the table's schema where the table is
+        captured."""
         types = tuple(self._catalog.type_info(column.type_oid, column.type_modifier) for column in relation.columns)
         schema = self.describe(relation, since)
         wanted = self._wanted(relation.schema, relation.table)
         if wanted:
-            schema = self.enter(schema, relation)
+            schema = self._book.enter(self._numbered(schema, relation, xid))
         self._entries[relation.oid] = _Entry(relation, schema, types, wanted)
         self._build()
         return schema if wanted else None
 
     def describe(self, relation: Relation, since: str = "") -> TableSchema:
-        """The version that a relation message stands for; it has no id yet."""
-        known = self.newest(relation.schema, relation.table)
-        spelled = {column.name: column.type for column in known.columns} if known is not None else {}
-        columns = []
-        for column in relation.columns:
-            name = self._catalog.type_info(column.type_oid, column.type_modifier).name
-            columns.append(Column(column.name, spelled.get(column.name, name) if name == DROPPED else name))
-        key = self._key(relation)
-        return TableSchema(
-            -1, self._database, relation.schema, relation.table, tuple(columns), key, relation.oid, since
+        """The version that a relation message stands for; it has no id yet, and the numbers that the message has."""
+        columns = tuple(
+            Column(each.name, self._catalog.type_info(each.type_oid, each.type_modifier).name, number=each.number)
+            for each in relation.columns
         )
+        key = self._key(relation)
+        return TableSchema(-1, self._database, relation.schema, relation.table, columns, key, relation.oid, since)
 
-    def enter(self, schema: TableSchema, relation: Relation) -> TableSchema:
-        """`schema` as the book has it; a version that is new there gets the numbers of its columns."""
-        known = self.newest(schema.schema, schema.table)
-        if known is None or schema.follows(known):
-            there = self._catalog.attributes(relation.oid)
-            found = numbered(schema, relation, there) or counted(schema, known, there)
-            schema = found or inherited(schema, known)
+    def enter(self, schema: TableSchema) -> TableSchema:
+        """`schema` as the book has it."""
         return self._book.enter(schema)
+
+    def _numbered(self, schema: TableSchema, relation: Relation, xid: int) -> TableSchema:
+        """`schema` with the numbers of its columns. A type that is gone is spelled as the log knows it."""
+        known = self.newest(schema.schema, schema.table)
+        before = known.columns if known is not None and known.relation == schema.relation else ()
+        told = Told(relation.columns, [column.type for column in schema.columns], xid)
+        found = numbers_of(told, before, self._catalog.attributes(relation.oid))
+        if not found.sure:
+            self.doubtful.append((schema.schema, schema.table))
+        spelled = {column.number: column.type for column in before}
+        columns = tuple(
+            replace(column, number=number, type=spelled.get(number, DROPPED) if column.type == DROPPED else column.type)
+            for column, number in zip(schema.columns, found.each, strict=True)
+        )
+        return replace(schema, columns=columns)
 
     def drop(self, known: TableSchema, since: str) -> TableSchema:
         """The version of a table that is gone."""
@@ -189,60 +179,6 @@ class Relations:
             np.array(cols, dtype=np.int64).reshape(-1, 7),
             np.frombuffer(bytes(names) or b" ", dtype=np.uint8),
         )
-
-
-def numbered(schema: TableSchema, relation: Relation, attributes: tuple[Attribute, ...]) -> TableSchema | None:
-    """`schema` with its columns' numbers, if the catalog still has the table exactly as it was described."""
-    if all(column.number for column in relation.columns):
-        told = (replace(c, number=r.number) for c, r in zip(schema.columns, relation.columns, strict=True))
-        return replace(schema, columns=tuple(told))
-    announced = {column.name for column in relation.columns}
-    live = [each for each in attributes if not each.dropped]
-    there = [each for each in live if each.name in announced or not (each.generated or each.listed)]
-    if [(a.name, a.type_oid, a.type_modifier) for a in there] != [
-        (c.name, c.type_oid, c.type_modifier) for c in relation.columns
-    ]:
-        return None
-    columns = (replace(c, number=a.number) for c, a in zip(schema.columns, there, strict=True))
-    return replace(schema, columns=tuple(columns))
-
-
-def counted(schema: TableSchema, known: TableSchema | None, attributes: tuple[Attribute, ...]) -> TableSchema | None:
-    """`schema` with its columns' numbers where the catalog is further than the stream, if only these are possible.
-
-    Numbers are never given twice and stand for the order of columns. So the columns of `known` that are still there
-    were there then, and only of those that came or went since may it be open which were: their count can tell.
-    """
-    had = (
-        {column.number for column in known.columns} if known is not None and known.relation == schema.relation else {0}
-    )
-    if 0 in had or any(each.generated or each.listed for each in attributes):  # then some are not in the stream
-        return None
-    since = [each for each in attributes if each.number in had or each.number > max(had)]
-    kept = [each.number for each in since if each.number in had and not each.dropped]
-    others = [each for each in since if each.number not in kept]
-    wanted = len(schema.columns) - len(kept)
-    sure = wanted in (0, len(others)) or not any(each.dropped for each in others)  # new columns come one by one
-    if not sure or not 0 <= wanted <= len(others):
-        return None
-    numbers = sorted([*kept, *(each.number for each in others[:wanted])])
-    columns = (replace(column, number=number) for column, number in zip(schema.columns, numbers, strict=True))
-    return replace(schema, columns=tuple(columns))
-
-
-def inherited(schema: TableSchema, known: TableSchema | None) -> TableSchema:
-    """`schema` with the numbers that its columns had in the version before, as far as their names and order tell.
-
-    New columns come last in a table. Where one stands before an older name, that name may be another column by now.
-    """
-    if known is None or schema.relation != known.relation:
-        return schema
-    numbers = {column.name: column.number for column in known.columns}
-    columns = tuple(replace(column, number=numbers.get(column.name, 0)) for column in schema.columns)
-    places = [column.number for column in columns if column.name in numbers]
-    fresh = [column.name in numbers for column in columns]
-    in_order = places == sorted(places) and fresh == sorted(fresh, reverse=True)
-    return replace(schema, columns=columns) if in_order else schema
 
 
 def table_seed(schema: TableSchema) -> int:

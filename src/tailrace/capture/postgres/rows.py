@@ -68,6 +68,11 @@ class Rows:
         return int(self.txs[self.finished - 1, 2]) if self.finished else 0
 
     @property
+    def xid(self) -> int:
+        """The number of the open transaction; 0: a message outside of any."""
+        return int(self.state[S.XID])
+
+    @property
     def commit_lsn(self) -> int:
         """The position of the open transaction."""
         return int(self.state[S.COMMIT_LSN])

@@ -211,12 +211,21 @@ class PostgresStream:
                 hint="restart the tap; if it comes back, please report it",
             )
         known = self._relations.newest(relation.schema, relation.table)
-        schema = self._relations.announce(relation, messages.lsn_text(self._rows.commit_lsn))
+        schema = self._relations.announce(relation, messages.lsn_text(self._rows.commit_lsn), self._rows.xid)
+        self._doubt()
         if schema is not None and known is not None and schema.id != known.id:
             yield from self._evolve(known, schema)
         if schema is not None:
             self._outbox.meet(schema, self._catalog)
         self._note(schema)
+
+    def _doubt(self) -> None:
+        """Have tables read anew whose columns could not be told for sure."""
+        for schema, table in self._relations.doubtful:
+            need = Need(schema, table, "columns in doubt")
+            if need not in self.needs_snapshot:
+                self.needs_snapshot.append(need)
+        self._relations.doubtful.clear()
 
     def _evolve(self, known: TableSchema, schema: TableSchema) -> Iterator[Capture]:
         if self._config.on_schema_drift == "halt":

@@ -88,7 +88,7 @@ def table_missing(schema: str, table: str) -> SourceError:
 def _column(row: TupleRow, identity: str, key: tuple[int, ...]) -> RelationColumn:
     number, name, oid, modifier, *_ = row
     # Under FULL the server flags every column; the key is then the primary key's columns.
-    return RelationColumn(name, oid, modifier, identity == "f" or number in key)
+    return RelationColumn(name, oid, modifier, identity == "f" or number in key, number)
 
 
 def _published(
