@@ -11,7 +11,7 @@ ARGS ?=
 # How many random crash sequences `make soak` runs.
 SEEDS ?= 20
 
-.PHONY: help setup demo quick test check bench soak format clean
+.PHONY: help setup demo quick test check docs bench soak format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -30,11 +30,15 @@ test: setup ## fetch the servers the tests need and run the tests
 	@$(BIN)/python -m tailrace.testing.servers
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
-check: setup ## format, lint, types, layers
+check: setup ## format, lint, types, layers, and that docs/reference is what the code says
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy --strict
 	@$(BIN)/lint-imports
+	@$(BIN)/python -m tools.reference --check
+
+docs: setup ## write docs/reference anew, from the code
+	@$(BIN)/python -m tools.reference
 
 bench: setup ## measure; prints a table and JSON
 	@$(BIN)/python -m tailrace.testing.servers

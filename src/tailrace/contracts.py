@@ -264,9 +264,13 @@ class Sink(Model, ABC):
     `sinks/`; its docstring says how it absorbs a repeat (Law 4)."""
 
     id: Annotated[str, Field(description="Unique name of the sink in its pipeline.", pattern=r"^[A-Za-z0-9._-]+$")]
-    required: Annotated[bool, Field(description="A required sink's unread changes are never dropped from the log.")] = (
-        True
-    )
+    required: Annotated[
+        bool,
+        Field(
+            description="Whether the log keeps every change until this sink has it, even beyond its `retention`. "
+            "`false`: the sink may fall behind the log, and then stops with `log.expired`."
+        ),
+    ] = True
 
     def gather(self) -> Gather | None:
         """What to wait for before a batch is cut, for sinks that prefer few large commits."""

@@ -60,17 +60,17 @@ class IcebergSink(LakeSink):
     steps of their own. Logical messages belong to no table and are not kept.
     """
 
-    catalog_name: Annotated[str, Field(pattern=r"^\w+$", description="The catalog's name.")] = "default"
+    catalog_name: Annotated[str, Field(pattern=r"^\w+$", description="The catalog's name in Spark SQL.")] = "default"
     catalog_uri: Annotated[
         Secret | None,
         Field(
-            description="A JDBC or REST catalog; absent: the warehouse is the catalog.",
+            description="A JDBC or REST catalog. Absent: the warehouse is its own catalog.",
             examples=["sqlite:////lake/catalog.db", "https://catalog.example/"],
         ),
     ] = None
     warehouse: Annotated[
         str,
-        Field(min_length=1, description="Where tables are.", examples=["/lake", "s3://bucket/lake"]),
+        Field(min_length=1, description="Folder or bucket of the tables.", examples=["/lake", "s3://bucket/lake"]),
         AfterValidator(placed),
     ]
     table_namespace: Annotated[str, Field(min_length=1, description="The tables' namespace.")] = "default"

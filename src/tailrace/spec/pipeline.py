@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Metadata(Model):
-    """Who the pipeline is."""
+    """The pipeline's name, and whose it is."""
 
     name: Annotated[
         str,
@@ -40,10 +40,10 @@ class Metadata(Model):
     tenant: Annotated[
         str, Field(min_length=1, description="Goes into every record as `tenant_id`.", examples=["acme"])
     ] = "default"
-    labels: Annotated[dict[str, str], Field(description="For finding pipelines.", examples=[{"team": "payments"}])] = (
-        Field(default_factory=dict)
-    )
-    annotations: Annotated[dict[str, str], Field(description="For people; without effect.")] = Field(
+    labels: Annotated[
+        dict[str, str], Field(description="Your own words about it; without effect.", examples=[{"team": "payments"}])
+    ] = Field(default_factory=dict)
+    annotations: Annotated[dict[str, str], Field(description="Notes for people; without effect.")] = Field(
         default_factory=dict
     )
 
@@ -161,7 +161,7 @@ class SinkEntry(_Entry):
 
 
 class PipelineSpec(Model):
-    """What the pipeline does."""
+    """The source, the sinks, and how batches are cut."""
 
     source: SourceEntry
     processors: Annotated[tuple[()], Field(description="Steps between source and sinks; none exist yet.")] = ()

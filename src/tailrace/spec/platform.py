@@ -50,10 +50,8 @@ class SparkSettings(Model):
 class Retention(Model):
     """How much of a log is kept. What a required sink has not read yet is kept in any case (Law 5)."""
 
-    max_bytes: Annotated[ByteSize, Field(ge=1, description="The log's size, at most.", examples=["100GiB"])] = 10 * GIB
-    max_age: Annotated[Duration, Field(description="The age of its changes, at most.", examples=["36h"])] = timedelta(
-        days=7
-    )
+    max_bytes: Annotated[ByteSize, Field(ge=1, description="How large the log may be.", examples=["100GiB"])] = 10 * GIB
+    max_age: Annotated[Duration, Field(description="How old its changes may be.", examples=["36h"])] = timedelta(days=7)
 
 
 class LogSettings(Model):
@@ -75,19 +73,20 @@ class TapSettings(Model):
         ByteSize,
         Field(
             ge=1 * MIB,
-            description="Budget for changes in memory; a transaction beyond it spills to disk.",
+            description="Memory for changes that are being read; a transaction that needs more goes through the disk.",
             examples=["256MiB"],
         ),
     ] = 64 * MIB
 
 
 class Retry(Model):
-    """How to wait for what time can heal: the wait doubles from `initial` up to `max`, without end."""
+    """How long to wait before the next attempt, after an error that may pass by itself. The wait doubles from `initial`
+    up to `max`. There is no last attempt."""
 
     initial: Annotated[Duration, Field(description="The first wait.", examples=["500ms"])] = timedelta(seconds=1)
     max: Annotated[Duration, Field(description="The longest wait.", examples=["5m"])] = timedelta(seconds=60)
     jitter: Annotated[
-        float, Field(ge=0, le=1, description="Share of each wait that is left to chance.", examples=[0.1])
+        float, Field(ge=0, le=1, description="How much of each wait is random, as a share of it.", examples=[0.1])
     ] = 0.2
 
     def seconds(self) -> tuple[float, float, float]:
@@ -100,11 +99,16 @@ class Metrics(Model):
 
     port: Annotated[int, Field(ge=1, le=65535, description="The port.", examples=[9464])]
     host: Annotated[
-        str, Field(min_length=1, description="The address to listen on; others than loopback need a token.")
+        str,
+        Field(min_length=1, description="The address to listen on. One that other machines can reach needs a `token`."),
     ] = "127.0.0.1"
     token: Annotated[
         Secret | None,
-        Field(min_length=1, description="Who asks must send it as a bearer token.", examples=["secret"]),
+        Field(
+            min_length=1,
+            description="What a client must send as its bearer token. Absent: nothing.",
+            examples=["secret"],
+        ),
     ] = None
 
     @model_validator(mode="after")
@@ -136,13 +140,13 @@ class Platform(Model):
         Literal["tailrace/v1"], Field(alias="apiVersion", description="The version of this document's shape.")
     ] = "tailrace/v1"
     kind: Annotated[Literal["Platform"], Field(description="What this document is.")] = "Platform"
-    data_dir: Annotated[Path, Field(description="Where logs and checkpoints live.", examples=["/var/lib/tailrace"])] = (
-        Path("./tailrace-data")
-    )
+    data_dir: Annotated[
+        Path, Field(description="Folder of change logs, checkpoints and progress.", examples=["/var/lib/tailrace"])
+    ] = Path("./tailrace-data")
     spark: Annotated[SparkSettings, Field(description="The Spark session.")] = SparkSettings()
     log: Annotated[LogSettings, Field(description="The change logs.")] = LogSettings()
     tap: Annotated[TapSettings, Field(description="The taps.")] = TapSettings()
-    retry: Annotated[Retry, Field(description="Waiting for what time can heal.")] = Retry()
+    retry: Annotated[Retry, Field(description="How long to wait before the next attempt.")] = Retry()
     ports: Annotated[Ports, Field(description="Ports to listen on.")] = Ports()
 
 

@@ -43,13 +43,23 @@ class Snapshot(Model):
     mode: Annotated[
         Literal["initial", "always", "never", "when_needed", "no_data"],
         Field(
-            description="`initial`: each table once. `always`: at every start. `when_needed`: as `initial`, and all "
-            "tables anew where the position at the source is lost. `no_data`: the tables' schemas only."
+            description="`initial`: each table once, also one that joins later. `always`: all tables at every start. "
+            "`when_needed`: as `initial`, and all tables anew when the position at the source is lost. `no_data`: the "
+            "tables' schemas only. `never`: nothing."
         ),
     ] = "initial"
-    chunk_size: Annotated[int, Field(ge=1, description="Rows of a chunk.", examples=[50_000])] = 10_000
+    chunk_size: Annotated[
+        int,
+        Field(
+            ge=1,
+            description="Rows of a chunk: what is read in one transaction, and again after a crash.",
+            examples=[50_000],
+        ),
+    ] = 10_000
     max_parallel_tables: Annotated[int, Field(ge=1, description="Tables read at a time, at most.")] = 8
-    max_parallel_chunks: Annotated[int, Field(ge=1, description="Chunks read at a time, at most.")] = 4
+    max_parallel_chunks: Annotated[
+        int, Field(ge=1, description="Chunks read at a time, at most; each on a connection of its own.")
+    ] = 4
     detached_partitions: Annotated[
         Literal["remove", "keep"],
         Field(
@@ -61,11 +71,15 @@ class Snapshot(Model):
 
 
 class Outbox(Model):
-    """Which changes are messages of an application: they get the header `tailrace.outbox`."""
+    """Which changes an application wrote as messages rather than as data. They get the header `tailrace.outbox` with
+    the value `true`; updates and deletes of such tables, and rows that change their key, do not."""
 
     prefixes: Annotated[
         tuple[str, ...],
-        Field(description="Prefixes of `pg_logical_emit_message`; `*` for any part.", examples=[["outbox", "mail.*"]]),
+        Field(
+            description="Logical messages (`pg_logical_emit_message`) with these prefixes; `*` for any part.",
+            examples=[["outbox", "mail.*"]],
+        ),
     ] = ()
     tables: Annotated[
         tuple[str, ...],
@@ -136,7 +150,7 @@ class PostgresSource(Model):
         ),
     ] = timedelta(seconds=10)
 
-    outbox: Annotated[Outbox, Field(description="Changes to tag for the outbox.")] = Outbox()
+    outbox: Annotated[Outbox, Field(description="Which changes are messages of an application.")] = Outbox()
     on_schema_drift: Annotated[
         Literal["adapt", "halt"],
         Field(

@@ -82,15 +82,20 @@ class KafkaSink(RecordSink):
 
     brokers: Annotated[
         str | tuple[str, ...],
-        Field(min_length=1, description="Where to find the cluster.", examples=["localhost:9092"]),
+        Field(
+            min_length=1, description="Brokers of the cluster, `host:port`; one or more.", examples=["localhost:9092"]
+        ),
     ]
     topic: Annotated[
         Template,
-        Field(min_length=1, description="Where each record goes.", examples=["shop.${source.table}"]),
+        Field(min_length=1, description="The topic of each record.", examples=["shop.${source.table}"]),
     ]
     key: Annotated[
         Template | None,
-        Field(description="The record's key; the primary key when absent.", examples=["${after.customer_id}"]),
+        Field(
+            description="The record's key. Absent: the row's primary key, as JSON text.",
+            examples=["${after.customer_id}"],
+        ),
     ] = None
     headers: Annotated[dict[str, str], Field(description="Headers of every record. They make producing slower.")] = (
         Field(default_factory=dict)
@@ -99,11 +104,18 @@ class KafkaSink(RecordSink):
         CreateTopics | None, Field(description="How missing topics are made; null: they are not.")
     ] = CreateTopics()
     send_timeout_secs: Annotated[
-        float, Field(gt=0, description="How long nothing may be acknowledged before the batch is given up.")
+        float,
+        Field(
+            gt=0, description="Seconds without an acknowledgement after which the batch is given up and tried again."
+        ),
     ] = 30
     client_conf: Annotated[
         dict[str, Setting],
-        Field(description="Settings of librdkafka, applied last.", examples=[{"linger.ms": 20}]),
+        Field(
+            description="Settings of librdkafka, such as those of TLS and SASL; they win over the sink's own. Texts in "
+            "it are never shown.",
+            examples=[{"security.protocol": "SASL_SSL", "linger.ms": 20}],
+        ),
         AfterValidator(_safe_settings),
     ] = Field(default_factory=dict)
 

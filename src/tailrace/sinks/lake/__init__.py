@@ -77,7 +77,11 @@ class LakeSink(TableSink):
     ] = False
     table_name: Annotated[
         str,
-        Field(min_length=1, description="Names the tables.", examples=["{schema}__{table}"]),
+        Field(
+            min_length=1,
+            description="Name of a table in the lake, with the holes `{source}`, `{database}`, `{schema}`, `{table}`.",
+            examples=["{source}_{table}"],
+        ),
         AfterValidator(_known_holes),
     ] = "{schema}__{table}"
     auto_create_table: Annotated[bool, Field(description="Whether missing tables are made.")] = True
@@ -104,9 +108,10 @@ class LakeSink(TableSink):
             "`halt` it."
         ),
     ] = "append"
-    json_as: Annotated[Literal["string", "variant"], Field(description="The type of JSON columns in new tables.")] = (
-        "string"
-    )
+    json_as: Annotated[
+        Literal["string", "variant"],
+        Field(description="The type of JSON columns in new tables. Iceberg has variants with `format_version: 3`."),
+    ] = "string"
     evolution: Annotated[
         Evolution,
         Field(
@@ -116,18 +121,28 @@ class LakeSink(TableSink):
         ),
     ] = "adapt"
     dropped_columns: Annotated[
-        Literal["keep", "drop"], Field(description="What becomes of a column that the source dropped.")
+        Literal["keep", "drop"],
+        Field(description="What becomes of a column that the source dropped: it stays, NULL in new rows, or goes too."),
     ] = "keep"
     tables: Annotated[
         dict[str, TableOptions],
-        Field(description="Options of some tables, by pattern.", examples=[{"public.orders": {"evolution": "halt"}}]),
+        Field(
+            description="Options of some tables, by a pattern such as `public.*`.",
+            examples=[{"public.orders": {"evolution": "halt"}}],
+        ),
     ] = Field(default_factory=dict)
 
-    s3_endpoint: Annotated[str | None, Field(description="Of an S3-compatible store.")] = None
-    s3_access_key_id: Annotated[Secret | None, Field(description="Absent: from the environment.")] = None
-    s3_secret_access_key: Annotated[Secret | None, Field(description="Absent: from the environment.")] = None
+    s3_endpoint: Annotated[str | None, Field(description="Address of an S3-compatible store. Absent: AWS.")] = None
+    s3_access_key_id: Annotated[
+        Secret | None, Field(description="Who reads and writes. Absent: the environment says.")
+    ] = None
+    s3_secret_access_key: Annotated[Secret | None, Field(description="Its secret. Absent: the environment says.")] = (
+        None
+    )
     s3_region: Annotated[str, Field(description="The store's region.")] = "us-east-1"
-    maintenance: Annotated[Maintenance, Field(description="Upkeep of the tables.")] = Field(default_factory=Maintenance)
+    maintenance: Annotated[Maintenance, Field(description="Merging small files and removing old snapshots.")] = Field(
+        default_factory=Maintenance
+    )
 
     def columns(self) -> tuple[str, ...]:
         needed = (

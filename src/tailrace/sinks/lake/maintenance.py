@@ -33,19 +33,19 @@ HEAVY = 0.3
 
 
 class Maintenance(Model):
-    """Upkeep of the tables while the pipeline runs."""
+    """Compaction (small files become large ones) and expiry (old snapshots are removed), while the pipeline runs."""
 
-    enabled: Annotated[bool, Field(description="Whether a running pipeline tends its tables.")] = False
+    enabled: Annotated[bool, Field(description="Whether a running pipeline does this by itself.")] = False
     expire_snapshots_interval_seconds: Annotated[
         float,
         Field(gt=0, description="How often old snapshots or versions are removed, with the files only they have."),
     ] = 3600
     expire_snapshots_older_than_seconds: Annotated[
-        float, Field(ge=0, description="Their age from which on they are removed. The one with the last mark stays.")
+        float, Field(ge=0, description="How old they must be. The one with the last mark stays. Delta: 3600 or more.")
     ] = 86400
     compaction_interval_seconds: Annotated[float, Field(gt=0, description="How often small files are merged.")] = 7200
     compaction_file_threshold: Annotated[
-        int, Field(ge=2, description="Small files that a table must have for that.")
+        int, Field(ge=2, description="How many small files a table must have to be compacted.")
     ] = 10
     compaction_max_rows_per_batch: Annotated[
         int,

@@ -1,0 +1,1 @@
+"""What works on the repository itself, and is no part of the package."""
