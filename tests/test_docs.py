@@ -1,0 +1,182 @@
+"""The pages for people: their links lead somewhere, all are found from the index, and the code knows what they show."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from tailrace.config.problems import DocumentError
+from tailrace.spec import load_pipelines, load_platform
+from tailrace.surfaces.cli import app
+from tools.reference.markdown import slug
+
+ROOT = Path(__file__).parents[1]
+INDEX = ROOT / "docs" / "index.md"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+FENCED = re.compile(r"^ *```(?P<language>\w*).*?\n(?P<text>.*?)^ *```$", re.DOTALL | re.MULTILINE)
+METRIC = re.compile(r"tailrace_(?:source|sink|snapshot|status)_[a-z_]+")
+CODE = re.compile(r"`([a-z]+\.[a-z_]+)`")
+NO_CODES = {"log.group_commit", "snapshot.detached_partitions", "spark.conf", "spark.master", "spark.read"}
+"""Keys of documents and code that look like error codes."""
+CALLS = """
+```sh
+tailrace run x.yaml --seconds 2 > log 2>&1 &
+tailrace run x.yaml --secnods 2
+tailrace runn x.yaml
+tailrace verify x.yaml \\
+  --table 'a.b|c'   # all of it
+```
+"""
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+THEIRS = {"groups", "scrape_configs"}
+"""Keys of documents that are not ours: Prometheus has these."""
+PIPELINE: dict[str, Any] = {
+    "apiVersion": "tailrace/v1",
+    "kind": "Pipeline",
+    "metadata": {"name": "made-up"},
+    "spec": {
+        "source": {
+            "type": "postgres",
+            "config": {"id": "shop", "dsn": "postgresql://cdc@localhost/shop", "tables": ["*"]},
+        },
+        "sinks": [{"type": "console", "config": {"id": "screen"}}],
+    },
+}
+EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+@EVERY_PAGE
+def test_every_link_leads_somewhere(page: Path) -> None:
+    assert not [link for link in links(page.read_text()) if not leads_somewhere(page, link)]
+
+
+def test_every_page_is_found_from_the_readme_and_from_the_index() -> None:
+    pages = {page for page in PAGES if page.is_relative_to(INDEX.parent)}
+    assert INDEX in targets(ROOT / "README.md")
+    assert sorted(pages - reachable(INDEX)) == []
+
+
+@EVERY_PAGE
+def test_every_command_exists_and_has_these_options(page: Path) -> None:
+    assert not [words for words in commands(page.read_text()) if not is_accepted(words)]
+
+
+@EVERY_PAGE
+def test_every_document_is_valid(page: Path, tmp_path: Path) -> None:
+    for text in blocks(page.read_text(), "yaml"):
+        check_document(text, tmp_path / "document.yaml")
+
+
+def test_every_metric_exists() -> None:
+    """In any page, code included. `…` stands for what several names begin with."""
+    known = set(METRIC.findall((INDEX.parent / "reference" / "metrics.md").read_text()))
+    told = {name for page in PAGES for name in METRIC.findall(page.read_text())}
+    assert not told - known
+
+
+def test_every_error_code_exists() -> None:
+    """What stands in backticks and begins like one."""
+    known = set(re.findall(CODE, (INDEX.parent / "reference" / "errors.md").read_text()))
+    areas = {code.partition(".")[0] for code in known}
+    told = {code for page in PAGES for code in CODE.findall(FENCED.sub("", page.read_text()))}
+    assert not {code for code in told - known - NO_CODES if code.partition(".")[0] in areas}
+
+
+def test_what_is_wrong_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# One\n## It's `two`\n## One\n")
+    there = ["page.md", "#one", "#its-two", "#one-1", "page.md#one", "https://example.com/x"]
+    assert all(leads_somewhere(page, link) for link in there)
+    assert not any(leads_somewhere(page, link) for link in ["gone.md", "#three", "page.md#one-2"])
+    assert [is_accepted(words) for words in commands(CALLS)] == [True, False, False, True]
+    with pytest.raises(DocumentError, match="brokrs"):
+        check_document("- type: kafka\n  config: {id: k, brokrs: x, topic: t}\n", tmp_path / "document.yaml")
+
+
+def links(text: str) -> list[str]:
+    """What a page links to; code has no links."""
+    return LINK.findall(re.sub(r"`[^`\n]*`", "", FENCED.sub("", text)))
+
+
+def leads_somewhere(page: Path, link: str) -> bool:
+    if re.match(r"[a-z]+:", link):
+        return True
+    path, _, anchor = link.partition("#")
+    target = (page.parent / path).resolve() if path else page
+    return target.exists() and (not anchor or anchor in anchors(target.read_text()))
+
+
+def anchors(text: str) -> Iterator[str]:
+    """Of the headings; one that stands there again gets a number."""
+    seen = Counter[str]()
+    for heading in re.findall(r"^#+ (.*)$", FENCED.sub("", text), re.MULTILINE):
+        name = slug(heading)
+        yield f"{name}-{seen[name]}" if seen[name] else name
+        seen[name] += 1
+
+
+def targets(page: Path) -> set[Path]:
+    return {(page.parent / link.partition("#")[0]).resolve() for link in links(page.read_text())}
+
+
+def reachable(start: Path) -> set[Path]:
+    found, waiting = {start}, [start]
+    while waiting:
+        new = targets(waiting.pop()) & set(PAGES) - found
+        found |= new
+        waiting += new
+    return found
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return [block["text"] for block in FENCED.finditer(text) if block["language"] == language]
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The calls of Tailrace in the blocks for a shell: their words, without redirections."""
+    for block in blocks(text, "sh"):
+        for line in re.findall(r"^tailrace .*", block.replace("\\\n", ""), re.MULTILINE):
+            words = shlex.shlex(line, posix=True, punctuation_chars=True)
+            words.whitespace_split = True
+            yield list(takewhile(lambda word: not set(word) <= set("<>&|;"), words))[1:]
+
+
+def is_accepted(words: list[str]) -> bool:
+    """Whether the command line knows the command and its options. Asked for help, it reads them and does nothing."""
+    return CliRunner().invoke(app, [*words, "--help"]).exit_code == 0
+
+
+def check_document(text: str, file: Path) -> None:
+    """A document of ours, or a part of one, put into `file` to be read. `DocumentError` says what is wrong."""
+    data = yaml.safe_load(text)
+    if any(key in data for key in THEIRS):
+        return
+    file.write_text(yaml.safe_dump(whole(data)))
+    environ = dict.fromkeys(re.findall(r"\$\{(\w+)", text), "postgresql://cdc@localhost/shop")
+    if "spec" in whole(data):
+        load_pipelines([file], environ)
+    else:
+        load_platform(file, environ)
+
+
+def whole(data: Any) -> dict[str, Any]:
+    """The document that this is a part of: keys of a pipeline's `spec`, a list of its sinks, keys of one in a lake, or
+    else keys of the platform's. What is left out is made up."""
+    match data:
+        case {"source": _} | {"sinks": _} | {"batch": _} | {"sharding": _}:
+            return {**PIPELINE, "spec": {**PIPELINE["spec"], **data}}
+        case list():
+            return whole({"sinks": data})
+        case {"maintenance": _}:
+            return whole([{"type": "delta", "config": {"id": "lake", "path": "/lake", **data}}])
+        case _:
+            return dict(data)
