@@ -227,6 +227,13 @@ class PostgresSource(Model):
         """Where a log that resumes like this stands; the beginning of all for one that forgot."""
         return resume.get("lsn", "0/0")
 
+    def nothing_between(self, resume: Mapping[str, str], until: str) -> bool | None:
+        """Whether a log that resumes like this lacks no change of a row up to the position `until`. None: that is not
+        known now, because its tap is at work, or the server cannot tell."""
+        from tailrace.capture.postgres.peek import nothing_between
+
+        return nothing_between(self, resume, until)
+
     @staticmethod
     def is_home(origin: str, resume: Mapping[str, str]) -> bool:
         """Whether what was read at `origin` is of the server, and the timeline, that a log resumes at: a primary that

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -47,14 +48,22 @@ class Passage:
         self._log_id, self._say, self.patience_s = log_id, say, patience_s
 
     def log_past(self, positions: Sequence[str]) -> int:
-        """An offset below which the log has everything up to these positions."""
-        waiting = Patience(self.patience_s, f"the log to pass {positions[-1]}", self._say)
+        """An offset below which the log has every change of a row up to these positions. Where no tap runs, the
+        server is asked whether there are more."""
+        furthest = reduce(lambda one, other: one if self._source.is_past(one, other) else other, positions)
+        waiting = Patience(self.patience_s, f"the log to pass {furthest}", self._say)
+        asked: object = None
         while True:
             reached = self._reached()
             offset, resume = tip(self._log)  # after: what was settled then is in the log now
             known = [*reached, *([resume["lsn"]] if resume else [])]
-            if any(all(self._source.is_past(each, other) for other in positions) for each in known):
+            if any(self._source.is_past(each, furthest) for each in known):
                 return offset
+            if resume and asked != (offset, known):
+                complete = self._source.nothing_between(resume, furthest)
+                if complete:
+                    return offset
+                asked = None if complete is None else (offset, known)  # a no stands until something moves
             waiting.go_on((offset, *known))
 
     def lake_past(self, target: Target, table: str, offset: int) -> Pin:
