@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from tailrace.config import Secret
 from tailrace.contracts import EXTENSIONS, Gather, Jar
+from tailrace.failpoints import failpoint
 from tailrace.sinks.lake import TRANSFORM, LakeSink, placed
 from tailrace.sinks.lake.sql import declared, dotted, literal, pairs, quoted
 from tailrace.sinks.lake.target import (
@@ -212,6 +213,7 @@ class IcebergTarget(Target):
 
     def create(self, making: Making) -> None:
         self.create_namespace(self._parts[:-1])
+        failpoint("iceberg.create.after_namespace")
         partitions = ", ".join(map(_transform, making.partition_by))
         comment = f" COMMENT {literal(making.comment)}" if making.comment else ""
         properties = pairs({"format-version": str(self._version), **_DEFAULTS, **making.properties})
@@ -219,6 +221,7 @@ class IcebergTarget(Target):
             f"CREATE TABLE IF NOT EXISTS {self.sql_name} ({declared(making.columns)}) USING iceberg"
             f"{f' PARTITIONED BY ({partitions})' if partitions else ''}{comment} TBLPROPERTIES ({properties})"
         )
+        failpoint("iceberg.create.before_order")
         if making.cluster_by:
             order = ", ".join(map(quoted, making.cluster_by))
             self.execute(f"ALTER TABLE {self.sql_name} WRITE ORDERED BY {order}")
@@ -269,6 +272,7 @@ class IcebergTarget(Target):
             "remove-dangling-deletes": "true",
         }
         self._call("rewrite_data_files", f"options => map({_listed(options)})")
+        failpoint("iceberg.compact.before_deletes")
         if self._format() < _VECTORS:
             self._call("rewrite_position_delete_files")
 

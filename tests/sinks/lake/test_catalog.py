@@ -17,12 +17,14 @@ from tailrace.sinks.delta import DeltaSink
 from tailrace.sinks.delta.target import DeltaTarget
 from tailrace.sinks.iceberg import IcebergSink
 from tailrace.sinks.lake.target import Making
+from tailrace.testing.failpoints import dies_at
+from tailrace.testing.feed import schema_of
 from tests.sinks.lake.conftest import sink_of
-from tests.sinks.lake.feed import Feed, schema_of
 from tests.sinks.lake.lake import Lake
 
 AT_ONCE = 4
 ORDERS = schema_of(1, "orders", {"id": "bigint", "n": "integer"})
+ITEMS = schema_of(2, "items", {"id": "bigint", "n": "integer"}, relation=200)
 LEFT = [{"id": 0, "n": 0}, {"id": 1, "n": 1}]
 
 
@@ -72,22 +74,29 @@ def test_a_namespace_that_somebody_else_makes_meanwhile(spark: SparkSession, tmp
 
 def test_a_warehouse_that_is_its_own_catalog(spark: SparkSession, tmp_path: Path) -> None:
     sink = IcebergSink.from_document({"id": "lake", "write_mode": "upsert", "warehouse": str(tmp_path / "lake")})
-    table = Lake(spark, sink, Feed(tmp_path / "log"), tmp_path / "state")
+    table = Lake(spark, sink, tmp_path)
     change_and_repeat(table)
     assert table.rows() == LEFT
     assert (tmp_path / "lake" / "default" / "public__orders" / "metadata").is_dir()
 
 
 def test_delta_tables_at_a_path_are_in_the_catalog_too(spark: SparkSession, tmp_path: Path) -> None:
-    """Also after the catalog has forgotten them, as Spark's own does when its process ends."""
+    """Also after the catalog has forgotten them, as Spark's own does when its process ends, and where the making of one
+    was killed before the catalog knew it."""
     sink = sink_of("delta", tmp_path, catalog="by_path")
-    table = Lake(spark, sink, Feed(tmp_path / "log"), tmp_path / "state")
+    table = Lake(spark, sink, tmp_path)
     change_and_repeat(table)
     named = "SELECT * FROM by_path.public__orders ORDER BY id"
     assert [row.asDict() for row in spark.sql(named).collect()] == table.rows() == LEFT
     spark.sql("DROP TABLE by_path.public__orders")
     table.again()
     assert [row.asDict() for row in spark.sql(named).collect()] == LEFT
+    table.feed.add(ITEMS, "c", {"id": 1, "n": 1})
+    with dies_at("delta.create.before_register"):
+        table.keep()
+    table.again()
+    table.keep()
+    assert [tuple(row) for row in spark.sql("SELECT * FROM by_path.public__items").collect()] == [(1, 1)]
     spark.sql("DROP DATABASE by_path CASCADE")
 
 
@@ -96,9 +105,7 @@ def test_delta_tables_that_a_catalog_places(spark: SparkSession, tmp_path: Path)
         DeltaSink.from_document({"id": "lake", "catalog": "placed"}).target(spark, "t", "me/lake/1")
     assert refused.value.code == "sink.catalog_forgets"
     spark.sql(f"CREATE DATABASE placed LOCATION '{tmp_path}/warehouse'")
-    table = Lake(
-        spark, _Placed(id="lake", catalog="placed", write_mode="upsert"), Feed(tmp_path / "log"), tmp_path / "state"
-    )
+    table = Lake(spark, _Placed(id="lake", catalog="placed", write_mode="upsert"), tmp_path)
     change_and_repeat(table)
     assert table.rows() == LEFT
     assert (tmp_path / "warehouse" / "public__orders" / "_delta_log").is_dir()

@@ -11,8 +11,8 @@ import pytest
 from tailrace.schema import Column
 from tailrace.sinks.delta import DeltaSink
 from tailrace.sinks.lake.sql import quoted
+from tailrace.testing.feed import schema_of
 from tests.sinks.lake.conftest import MakeSink
-from tests.sinks.lake.feed import schema_of
 from tests.sinks.lake.lake import Lake
 
 MakeLake = Callable[..., Lake]

@@ -16,9 +16,10 @@ from pyspark.sql import functions as F
 
 from tailrace.sinks.lake.maintenance import Maintenance, compaction
 from tailrace.sinks.lake.target import Target
+from tailrace.testing.failpoints import dies_at
+from tailrace.testing.feed import schema_of
 from tailrace.testing.waiting import eventually
 from tests.sinks.lake.conftest import MakeSink, sink_of
-from tests.sinks.lake.feed import schema_of
 from tests.sinks.lake.lake import Lake
 
 MakeLake = Callable[..., Lake]
@@ -42,6 +43,13 @@ def compact(target: Target) -> None:
     found = compaction(target.files(), PASS)
     assert found is not None
     target.compact(found)
+
+
+def tend(target: Target) -> None:
+    found = compaction(target.files(), PASS)
+    if found is not None:
+        target.compact(found)
+    target.expire(datetime.now(UTC))
 
 
 def grow_old(table: Lake) -> None:
@@ -117,6 +125,35 @@ def gate_merges(table: Lake, reading: Path, go: Path) -> list[int]:
 
     target.merge = gated  # type: ignore[method-assign]
     return marks
+
+
+@pytest.mark.parametrize(
+    ("make", "places"),
+    [
+        ("delta", ("delta.expire.before_log", "delta.expire.after_checkpoint")),
+        ("iceberg2", ("iceberg.compact.before_deletes",)),
+    ],
+    indirect=["make"],
+)
+def test_a_crash_inside_upkeep(lake: MakeLake, places: tuple[str, ...]) -> None:
+    """Rows and mark are as before, the stream goes on, and the next pass does the rest."""
+    table = lake()
+    insert(table, 1, 2)
+    table.feed.add(ORDERS, "u", {"id": 1, "n": 0, "note": "b"})
+    insert(table, 3)
+    target, rows, mark = table.target(), table.rows(), table.target().mark()
+    grow_old(table)
+    for place in places:
+        with dies_at(place):
+            tend(target)
+        table.again()
+        table.keep(0)
+        assert (table.rows(), table.target().mark()) == (rows, mark)
+    insert(table, 4)
+    grow_old(table)
+    tend(target)
+    assert (len(target.files()), target.delete_files()) == (1, 0)
+    assert table.rows() == [*rows, {"id": 4, "n": 4, "note": "a"}]
 
 
 @pytest.mark.parametrize("make", ["delta"], indirect=True)

@@ -9,8 +9,9 @@ import pytest
 from pydantic import ValidationError
 from pyspark.sql import SparkSession
 
+from tailrace.testing.failpoints import dies_at
+from tailrace.testing.feed import schema_of
 from tests.sinks.lake.conftest import sink_of
-from tests.sinks.lake.feed import Feed, schema_of
 from tests.sinks.lake.lake import Lake
 
 SALES = schema_of(1, "sales", {"id": "bigint", "region": "text", "at": "timestamp with time zone", "n": "integer"})
@@ -24,7 +25,7 @@ def sale(number: int, region: str, day: int = 0) -> dict[str, Any]:
 
 
 def lake_of(kind: str, spark: SparkSession, folder: Path, **options: Any) -> Lake:
-    return Lake(spark, sink_of(kind, folder, **options), Feed(folder / "log"), folder / "state")
+    return Lake(spark, sink_of(kind, folder, **options), folder)
 
 
 def fill(lake: Lake) -> None:
@@ -59,6 +60,7 @@ def test_delta_tables_are_clustered(spark: SparkSession, tmp_path: Path) -> None
 
 
 def test_iceberg_tables_have_transforms_an_order_properties_and_a_comment(spark: SparkSession, tmp_path: Path) -> None:
+    """Also where the making of one was killed before it had its order."""
     options = {
         "partition_by": ["days(at)", "bucket(4, id)", "truncate(2, region)"],
         "cluster_by": ["region", "n"],
@@ -66,6 +68,10 @@ def test_iceberg_tables_have_transforms_an_order_properties_and_a_comment(spark:
         "comment": COMMENT,
     }
     lake = lake_of("iceberg3", spark, tmp_path, partition_by=["n"], tables={"public.sales": options})
+    lake.feed.add(SALES, "c", sale(9, "west")).add(SALES, "d", {"id": 9})
+    with dies_at("iceberg.create.before_order"):
+        lake.keep()
+    lake.again()
     fill(lake)
     told = {row["col_name"]: row["data_type"] for row in lake.sql("DESCRIBE TABLE EXTENDED {}", "public__sales")}
     assert [told[f"Part {place}"] for place in range(3)] == ["days(at)", "bucket(4, id)", "truncate(2, region)"]

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tailrace.sinks.delta import DeltaSink
 from tailrace.sinks.iceberg import IcebergSink
 from tailrace.sinks.lake import LakeSink
-from tests.sinks.lake.feed import Feed, schema_of
+from tailrace.testing.feed import schema_of
 from tests.sinks.lake.lake import Lake
 
 ORDERS = schema_of(1, "orders", {"id": "bigint", "note": "text"})
@@ -48,7 +48,7 @@ def sinks(store: str, tmp_path: Path) -> dict[str, LakeSink]:
 def test_tables_in_a_bucket(
     spark: SparkSession, store: str, sinks: dict[str, LakeSink], kind: str, tmp_path: Path
 ) -> None:
-    table = Lake(spark, sinks[kind], Feed(tmp_path / "log"), tmp_path / "state")
+    table = Lake(spark, sinks[kind], tmp_path)
     table.feed.add(ORDERS, "c", {"id": 1, "note": "a"}).add(ORDERS, "c", {"id": 2, "note": "b"})
     table.keep()
     table.feed.add(ORDERS, "u", {"id": 1, "note": "c"}).add(ORDERS, "d", {"id": 2})

@@ -18,6 +18,7 @@ from pyspark.sql.types import DataType, StructType
 
 from tailrace import jvm
 from tailrace.errors import SinkError
+from tailrace.failpoints import failpoint
 from tailrace.sinks.delta.history import Commit, Restore, base_of, generation_of, named
 from tailrace.sinks.lake.sql import declared, dotted, literal, pairs, quoted
 from tailrace.sinks.lake.target import (
@@ -129,6 +130,7 @@ class DeltaTarget(Target):
             f"{partitions}{clusters}{comment} TBLPROPERTIES ({properties})"
         )
         self._location = self._given
+        failpoint("delta.create.before_register")
         if self._given and self._parts:
             self._register(self._given, self._parts)
 
@@ -296,6 +298,7 @@ class DeltaTarget(Target):
             {f"spark.databricks.delta.{key}.enabled": "false" for key in _VACUUM},
             f"VACUUM {self.sql_name} RETAIN {age / 3600:.6f} HOURS",
         )
+        failpoint("delta.expire.before_log")
         snapshot = self._snapshot()
         if snapshot is not None and self._marked_since_restored(snapshot):
             self._forget(snapshot, int(age * 1000))
@@ -314,6 +317,7 @@ class DeltaTarget(Target):
         log, jvm = self._log(), self._jvm
         nothing = jvm.scala.Option.empty()
         log.checkpoint(snapshot, nothing)
+        failpoint("delta.expire.after_checkpoint")
         kept = jvm.scala.jdk.javaapi.OptionConverters.toScala(jvm.java.util.OptionalLong.of(age_ms))
         log.cleanUpExpiredLogs(snapshot, nothing, kept, jvm.org.apache.spark.sql.delta.TruncationGranularity.MINUTE())
 

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from tailrace.config.secret import redact
 from tailrace.contracts import Delivery, Span
 from tailrace.errors import LogError, SinkError
+from tailrace.failpoints import failpoint
 from tailrace.schema import TableSchema
 from tailrace.sinks.lake.ledger import Entry, Ledger
 from tailrace.sinks.lake.maintenance import LakeCare, Turns
@@ -63,6 +64,7 @@ class LakeKeeper:
     def keep(self, span: Span) -> dict[int, Kept]:
         shares = self._shares(span.start, span.end)
         entries = dict(self._each(shares, lambda share: self._apply(share, span.start, span.end)))
+        failpoint("lake.batch.before_ledger")
         self._ledger.move(max(self._ledger.state.mark, span.end), entries)
         kept = [part.content for share in shares for part in share.parts]
         return {content.schema_id: Kept(content.rows, content.last_us) for content in kept}
@@ -159,6 +161,7 @@ class LakeKeeper:
                 entry = self._apply(share, start, until)
             if entry.reason:
                 break
+            failpoint("lake.catch_up.between_reads")
             start = until
         if not entry.reason:
             self._log.retain(name, None)

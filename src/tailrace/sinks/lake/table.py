@@ -14,6 +14,7 @@ from pyspark.sql.types import DecimalType
 
 from tailrace.contracts import Delivery
 from tailrace.errors import SinkError
+from tailrace.failpoints import failpoint
 from tailrace.schema import TableSchema, differences
 from tailrace.sinks.lake import evolve, merge
 from tailrace.sinks.lake.columns import JSON, is_verbatim, type_of
@@ -67,6 +68,7 @@ class KeptTable:
                 self._clear(step.end)
             case Evolve():
                 self._evolve(step)
+        failpoint("lake.step.after_commit")
         before, self._mark, self._state = self._state, step.end, self.target.state()
         if self._state != before and self.target.written == step.end:
             self.committed = step.end
@@ -132,15 +134,20 @@ class KeptTable:
     def _ready(self, schema: TableSchema) -> Shape:
         """The table, made where it is missing and with the columns of `schema`."""
         shape = self._shape()
-        if shape is None:
+        if shape is None or self._is_unwritten(shape):
             evolve.create(self.target, schema, self._sink, self._log.log_id)
+            failpoint("lake.create.before_rows")
             self._empty = True
-        elif shape.version is None or schema.follows(shape.version):
-            evolve.evolve(self.target, schema, self._sink, {}, None)
-            self.target.add_columns(evolve.own_columns(self._sink))
-        else:
+            shape = self._shape() or self.target.existing()
+        if shape.version is not None and not schema.follows(shape.version):
             return shape
+        evolve.evolve(self.target, schema, self._sink, {}, None)
+        self.target.add_columns(evolve.own_columns(self._sink))
         return self._shape() or self.target.existing()
+
+    def _is_unwritten(self, shape: Shape) -> bool:
+        """Whether this sink made the table and wrote nothing yet: a crash may have come before it was wholly made."""
+        return self.mark() == 0 and shape.properties.get(LOG) == self._log.log_id
 
     # -- rows ------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""A small change log for lake sinks, written by the real writer: its changes are made by hand."""
+"""A small change log for table sinks, written by the real writer: its changes are made by hand."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from tailrace.testing.captures import Row, capture
 Image = dict[str, Any]
 
 
-def schema_of(number: int, table: str, columns: Mapping[str, str], key: tuple[str, ...] = ("id",)) -> TableSchema:
+def schema_of(
+    number: int, table: str, columns: Mapping[str, str], key: tuple[str, ...] = ("id",), *, relation: int = 100
+) -> TableSchema:
     named = tuple(Column(name, kind, number=place + 1) for place, (name, kind) in enumerate(columns.items()))
-    return TableSchema(number, "shop", "public", table, named, key, relation=100)
+    return TableSchema(number, "shop", "public", table, named, key, relation=relation)
 
 
 MESSAGES = schema_of(99, "messages", {}, ())
