@@ -170,3 +170,17 @@ def test_no_two_changes_of_a_log_have_one_id(db: Database, tmp_path: Path) -> No
     assert len(set(ids)) == 75
     whole = {(row["tx_id"], row["schema"], row["table"]) for row in found}
     assert len({tx for tx, _, _ in whole}) == len(whole), "a transaction is of one chunk of one table"
+
+
+def test_names_with_dots_and_quotes_share_no_id(db: Database, tmp_path: Path) -> None:
+    """`a` and `b.c`, `a.b` and `c`: both are admitted as chunk 0 of one run. Envelopes have the id as it is."""
+    tables = ['a."b.c"', '"a.b".c', 'a."quo""te"']
+    db.run("CREATE SCHEMA a", 'CREATE SCHEMA "a.b"')
+    for table in tables:
+        db.run(f"CREATE TABLE {table} (id int PRIMARY KEY)", f"INSERT INTO {table} VALUES (1)")
+    with Snapshotting(db, tmp_path, tables=["*"]) as run:
+        run.begin()
+        found = run.finish()
+    names = {row["tx_id"] for row in found}
+    assert len(names) == len(found) == 3
+    assert all(json.loads(f'"{name}"') == name for name in names)

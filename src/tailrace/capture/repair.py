@@ -71,5 +71,6 @@ def _reset(source: Repairable, log: LogWriter, run: str) -> Frame | None:
         return None
     frame = source.reset_rows(newest.values())
     position = source.position(log.state().resume or {})
-    named = frame.txs.to_pylist()[0] | {"tx_id": ASKED, "position": f"{position}#{run}"}
+    tx_id = f"{run}.{ASKED}.{log.end}"  # a position may be lost again before the run is over
+    named = frame.txs.to_pylist()[0] | {"tx_id": tx_id, "position": f"{position}#{tx_id}"}
     return Frame(frame.rows, pa.RecordBatch.from_pylist([named], schema=TXS), frame.lanes)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -225,9 +226,11 @@ def _place(staged: Staged) -> tuple[str, str, str]:
 
 
 def _transaction_id(chunk: ChunkId) -> str:
-    """The id of the transaction that a chunk becomes. Chunks are numbered within their table, so its name is part of
-    it: event ids are made of it, and no two changes of a log may share one."""
-    return f"{chunk.run}.{chunk.schema}.{chunk.table}.{chunk.number}"
+    """The id of the transaction that a chunk becomes: `RUN.SCHEMA.TABLE.NUMBER`. Chunks are numbered within their
+    table, so its name is part of it: event ids are made of it, and no two changes of a log may share one. Names are
+    percent-encoded: a dot separates, and envelopes need not escape anything."""
+    schema, table = (quote(name, safe="").replace(".", "%2E") for name in (chunk.schema, chunk.table))
+    return f"{chunk.run}.{schema}.{table}.{chunk.number}"
 
 
 def request_needed(needs: list[Need], source: str, ledger: Ledger, log: LogWriter) -> None:
