@@ -6,6 +6,7 @@ Tests share servers, so each makes its own database, topic, slot and publication
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 ROOT = str(Path(__file__).parents[1])
 sys.path.insert(0, ROOT)  # Spark's workers import sinks of the tests
 os.environ["PYTHONPATH"] = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
+# Started with `nohup` or in the background of a script, the tests and all they start would be deaf to these.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 FIRST = ("test_crash.py", "capture", "test_lake_system.py", "test_snapshot_system.py", "test_verify.py", "test_demo.py")
