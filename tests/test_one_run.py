@@ -1,4 +1,4 @@
-"""One run of a whole pipeline: it is scraped, and then its position at the source is lost."""
+"""One run of a whole pipeline: it is scraped, its position at the source is lost, and all of it is told to end."""
 
 from __future__ import annotations
 
@@ -97,5 +97,17 @@ def test_when_needed_reads_everything_anew(shop: Scraped) -> None:
     os.kill(tap, signal.SIGCONT)
     eventually(lambda: len(shop.ledger.runs(shop.db.name)) == 2, 30, what=shop.victim.output)
     eventually(shop.settled, 60, what=shop.victim.output)
-    assert shop.victim.terminate(60) == 0
+    shop.compare("items")
+
+
+def test_a_signal_to_every_process_drains(shop: Scraped) -> None:
+    """Rows are on their way when the tap, the JVM, Spark's Python processes and the driver get it. What they have begun
+    they finish; what is left comes with the next run."""
+    shop.db.run("UPDATE items SET v = 'before'")
+    shop.db.run("INSERT INTO items SELECT n, 'more' FROM generate_series(1000, 30000) n")
+    assert shop.victim.terminate_everyone(60) == 0, shop.victim.output()
+    said = (shop.folder / "data.out").read_text()
+    assert "Traceback" not in said
+    assert '"code"' not in said
+    shop.catch_up()
     shop.compare("items")

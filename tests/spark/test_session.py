@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import signal
 import stat
@@ -84,6 +85,26 @@ def test_ctrl_c_stays_with_whoever_runs_the_session(spark: SparkSession) -> None
     """Spark's own answer to it cancels the jobs that run."""
     assert getattr(signal.getsignal(signal.SIGINT), "__module__", None) != "pyspark.core.context"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("ignored", [(), (signal.SIGINT, signal.SIGHUP)], ids=["terminal", "nohup"])
+def test_what_ends_a_run_is_heard_by_its_driver_alone(tmp_path: Path, ignored: tuple[signal.Signals, ...]) -> None:
+    """A SIGTERM to all processes of a run at once, a Ctrl-C, a terminal that closes: the task that runs is finished."""
+
+    def started_so() -> None:
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+
+    driver = [sys.executable, str(Path(__file__).with_name("signalled_driver.py")), str(tmp_path)]
+    done = subprocess.run(
+        driver, capture_output=True, text=True, check=False, timeout=120, preexec_fn=started_so, start_new_session=True
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["rows"] == 7
+    assert told["processes"] >= 4, "the JVM, the daemon, its sentinel, a worker"
+    assert told["gone"] == []
+    assert told["heard"] == [signal.SIGTERM if ignored else signal.SIGINT], "and once"
 
 
 def test_what_spark_starts_uses_the_installed_pyspark() -> None:

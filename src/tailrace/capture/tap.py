@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -26,7 +25,7 @@ from tailrace.control import Store
 from tailrace.control.ledger import Ledger
 from tailrace.control.schemas import SchemaRegistry
 from tailrace.errors import Action, LogError, SourceError, TailraceError, decide
-from tailrace.machine import lifeline
+from tailrace.machine import lifeline, signals
 from tailrace.registry import SOURCES
 
 STATUS_S = 0.5
@@ -184,10 +183,9 @@ def main() -> int:
     request = Request(**json.load(sys.stdin))
     lifeline.hold(request.parent)
     tap = Tap(request)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: tap.stop())
     try:
-        tap.run()
+        with signals.answered(lambda _: tap.stop()):
+            tap.run()
     except TailraceError as error:
         return _fail(request, error)
     except OSError as error:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
 
 from tailrace.capture.postgres import PostgresSource
 from tailrace.demo.place import Place, claim
@@ -55,8 +53,8 @@ class Demo:
             on_tick(status)
             if all(sink.state in ("stopped", "failed") for sink in status.sinks):
                 return  # the last look, after the end
-            self._take_signals()
-            if self._workload.ident is None and all(sink.state == "running" for sink in status.sinks):
+            idle = self._workload.ident is None and not self._finishing
+            if idle and all(sink.state == "running" for sink in status.sinks):
                 self._workload.start()
             began = self._workload.began
             over = seconds is not None and began is not None and time.monotonic() >= began + seconds
@@ -64,7 +62,7 @@ class Demo:
                 self._finish()
 
         try:
-            status = self._supervisor.run(on_tick=tick)
+            status = self._supervisor.run(on_tick=tick, on_signal=self._signalled)
         finally:
             self._end_workload()
         if self._workload.error is not None:
@@ -83,13 +81,8 @@ class Demo:
         if self._workload.ident is not None:
             self._workload.join()
 
-    def _take_signals(self) -> None:
-        """The supervisor would drain and end; here the first signal means: bring everything home first."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) != self._signalled:
-                signal.signal(number, self._signalled)
-
-    def _signalled(self, number: int, frame: FrameType | None) -> None:
+    def _signalled(self) -> None:
+        """The first signal means: bring everything home. The next one does not wait for that."""
         if self._finishing:
             self._stopped = True
             self._supervisor.stop()

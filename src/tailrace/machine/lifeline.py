@@ -20,6 +20,8 @@ import signal
 import threading
 from collections.abc import Sequence
 
+from tailrace.machine import signals
+
 PR_SET_PDEATHSIG = 1
 _FIRST_INHERITABLE = 3
 
@@ -63,8 +65,7 @@ def post_sentinel(ward: int, over: Sequence[int], also: Sequence[int] = ()) -> i
 
 def _stand_guard(ward: int, over: Sequence[int], also: Sequence[int]) -> None:
     os.setsid()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    signals.ignore()
     _let_go_of_files()
     home = _watch(ward)
     watches = [_watch(pid) for pid in over]

@@ -7,6 +7,8 @@ after:
   collector's way.
 - **No zombies.** Workers die with this process; this process with its JVM and, on a local master, both with
   the Python driver (`DRIVER_PID`).
+- **No signal ends it.** A SIGTERM to all processes of a run is the driver's to answer, which lets running tasks finish.
+  Spark ends this process by closing its standard input.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collections.abc import Iterable
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from tailrace.machine import lifeline
+from tailrace.machine import lifeline, signals
 
 DRIVER_PID = "TAILRACE_DRIVER_PID"
 """Environment: the Python driver's process id, set for local masters only."""
@@ -38,6 +40,7 @@ WARM = (
 
 def main() -> None:
     """Prepare this process, then serve as PySpark's daemon until Spark closes our standard input."""
+    signals.block()
     _guard()
     forget_archives()
     for name in WARM:

@@ -20,6 +20,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyspark
 from pyspark import SparkConf, SparkContext
@@ -29,6 +30,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from tailrace.errors import ConfigError, SparkError
+from tailrace.machine import signals
 from tailrace.machine.cache import script
 from tailrace.machine.java import java_home
 from tailrace.spark.daemon import DRIVER_PID, importable
@@ -226,9 +228,17 @@ def _own_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+class _Launch(dict[str, Any]):
+    """How the JVM's process is started. PySpark adds to it a function that runs in that process before the program, to
+    make it deaf to Ctrl-C; it has to be deaf to all that ends a run."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, signals.ignore if name == "preexec_fn" else value)
+
+
 def _start(conf: SparkConf, log_file: Path) -> SparkContext:
     with log_file.open("ab") as log:
-        gateway = launch_gateway(conf, {"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+        gateway = launch_gateway(conf, _Launch(stdout=log, stderr=log))  # type: ignore[no-untyped-call]
     limits = gateway.jvm.com.fasterxml.jackson.core.StreamReadConstraints
     # Row images are JSON text; a large value must not become NULL because of a parser's default limit.
     wide = limits.builder().maxStringLength(MAX_STRING_LENGTH).maxNestingDepth(MAX_NESTING)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from tailrace.errors import TailraceError
+from tailrace.machine import signals
 from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.layout import Layout, run_lock
 from tailrace.supervisor.run.taps import TapProcess
@@ -52,10 +51,14 @@ class Supervisor:
         until_caught_up: bool = False,
         seconds: float | None = None,
         on_tick: Callable[[Status], None] = lambda status: None,
+        on_signal: Callable[[], None] | None = None,
     ) -> Status:
         """Run until `stop`, a signal, `seconds`, or until everything committed at the source when `finish` was
-        called is delivered. Returns the last status; raises the error of what stopped for good."""
-        with self._locks(), self._signals():
+        called is delivered. Returns the last status; raises the error of what stopped for good.
+
+        SIGINT, SIGTERM and SIGHUP drain, unless `on_signal` does something else about them."""
+        answer = on_signal or self.stop
+        with self._locks(), signals.answered(lambda number: self._signalled(number, answer)):
             try:
                 self._start()
                 if until_caught_up:
@@ -174,21 +177,8 @@ class Supervisor:
                 stack.enter_context(run_lock(self._layout, pipeline.name))
             yield
 
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM drain; a second one ends at once, which loses nothing either (Law 7)."""
-
-        def handle(number: int, frame: FrameType | None) -> None:
-            if self._stopping.is_set():
-                os._exit(128 + number)
-            self.stop()
-
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _signalled(self, number: int, answer: Callable[[], None]) -> None:
+        """A signal; where the run drains already it ends at once, which loses nothing either (Law 7)."""
+        if self._stopping.is_set():
+            os._exit(128 + number)
+        answer()
