@@ -103,8 +103,12 @@ class IcebergSink(LakeSink):
         return found["column"] if found else partition
 
     def target(self, spark: SparkSession, name: str, owner: str) -> IcebergTarget:
-        parts = (self.catalog_name, *self.table_namespace.split("."), name)
-        return IcebergTarget(spark, parts, owner, self._settings(), self.format_version)
+        """Where the catalog makes the folder's name of the table's, the table is called as its folder may be."""
+        namespace, folder = self.table_namespace.split("."), self.folder_of(name)
+        called = name if self._catalog()["type"] == "jdbc" else folder
+        location = None if called == folder else "/".join((self.warehouse.rstrip("/"), *namespace, folder))
+        parts = (self.catalog_name, *namespace, called)
+        return IcebergTarget(spark, parts, owner, self._settings(), self.format_version, location)
 
     @model_validator(mode="after")
     def _one_interval(self) -> Self:
@@ -168,10 +172,17 @@ class IcebergTarget(Target):
     CONFLICTS = ("ValidationException", "CommitFailedException", "CommitStateUnknownException")
 
     def __init__(
-        self, spark: SparkSession, parts: tuple[str, ...], owner: str, settings: Mapping[str, str], version: int
+        self,
+        spark: SparkSession,
+        parts: tuple[str, ...],
+        owner: str,
+        settings: Mapping[str, str],
+        version: int,
+        location: str | None = None,
     ) -> None:
+        """`location`: where a new table is made; None: the catalog says."""
         super().__init__(spark, ".".join(parts), owner, settings)
-        self._parts, self._version = parts, version
+        self._parts, self._version, self._location = parts, version, location
         self._property = _MARK + owner
         with LOADING:
             self.session.catalog.tableExists(self.sql_name)  # loads the catalog
@@ -216,10 +227,11 @@ class IcebergTarget(Target):
         failpoint("iceberg.create.after_namespace")
         partitions = ", ".join(map(_transform, making.partition_by))
         comment = f" COMMENT {literal(making.comment)}" if making.comment else ""
+        location = f" LOCATION {literal(self._location)}" if self._location else ""
         properties = pairs({"format-version": str(self._version), **_DEFAULTS, **making.properties})
         self.execute(
             f"CREATE TABLE IF NOT EXISTS {self.sql_name} ({declared(making.columns)}) USING iceberg"
-            f"{f' PARTITIONED BY ({partitions})' if partitions else ''}{comment} TBLPROPERTIES ({properties})"
+            f"{f' PARTITIONED BY ({partitions})' if partitions else ''}{location}{comment} TBLPROPERTIES ({properties})"
         )
         failpoint("iceberg.create.before_order")
         if making.cluster_by:

@@ -102,7 +102,7 @@ class DeltaSink(LakeSink):
         }
 
     def target(self, spark: SparkSession, name: str, owner: str) -> DeltaTarget:
-        path = None if self.path is None else f"{self.path.rstrip('/')}/{name}"
+        path = None if self.path is None else f"{self.path.rstrip('/')}/{self.folder_of(name)}"
         parts = None if self.catalog is None else (*self.catalog.split("."), name)
         if path is None and parts is not None:
             _refuse_forgetful(spark, parts)

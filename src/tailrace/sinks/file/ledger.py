@@ -18,7 +18,8 @@ from tailrace.contracts import Span
 from tailrace.errors import SinkError
 from tailrace.failpoints import failpoint
 from tailrace.machine.durable import make_directory, replace_file, sync_directory
-from tailrace.sinks.file.layout import HIDDEN, file_name
+from tailrace.sinks.file.layout import HIDDEN
+from tailrace.sinks.paths import path_segment
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,9 @@ class Ledger:
 
     def __init__(self, root: Path, owner: str) -> None:
         self._root = root
-        self._file = root / HIDDEN / f"{file_name(owner)}.json"
-        self.staging = root / HIDDEN / f"{file_name(owner)}.staging"
+        name = path_segment(*owner.split("."))
+        self._file = root / HIDDEN / f"{name}.json"
+        self.staging = root / HIDDEN / f"{name}.staging"
 
     def claim(self) -> None:
         """Make the directory this sink's own. Two sinks in one directory would give files the same names."""

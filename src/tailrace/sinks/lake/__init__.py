@@ -19,6 +19,7 @@ from tailrace.schema import TableSchema
 from tailrace.sinks.lake.keeper import LakeKeeper
 from tailrace.sinks.lake.maintenance import Maintenance
 from tailrace.sinks.lake.target import Target
+from tailrace.sinks.paths import path_segment
 from tailrace.sinks.tables import Log, TableSink
 
 Evolution = Literal["adapt", "lenient", "halt"]
@@ -193,6 +194,10 @@ class LakeSink(TableSink):
             "table": table.table,
         }
         return _HOLES.sub(lambda hole: parts[hole[1]], self.table_name)
+
+    def folder_of(self, name: str) -> str:
+        """The one folder, beside those of other tables, in which the table called `name` is."""
+        return path_segment(*name.split("."))
 
     def kept(self, spark: SparkSession, schema: TableSchema, delivery: Delivery, log_id: str) -> Target:
         """The table that keeps a table of the source; its marks are of this pipeline, sink and log."""
