@@ -65,6 +65,32 @@ def test_partitions_are_read_through_their_root(db: Database, tmp_path: Path) ->
     assert same(found, db)
 
 
+def test_rows_of_tables_that_inherit_are_their_own(db: Database, tmp_path: Path) -> None:
+    """The stream names a change by the table that has the row: the parent's snapshot must not have its children's."""
+    db.run(
+        "CREATE TABLE parent (id int PRIMARY KEY, v text)",
+        "CREATE TABLE child (PRIMARY KEY (id)) INHERITS (parent)",
+        "INSERT INTO parent VALUES (1, 'mine')",
+        "INSERT INTO child SELECT n, 'its own' FROM generate_series(2, 30) n",
+        "ANALYZE parent, child",
+    )
+    with Snapshotting(db, tmp_path) as run:
+        assert dict((table, rows) for _, table, rows in run.source.snapshot_tables()) == {"parent": 1, "child": 29}
+        run.begin()
+        run.finish()
+        db.run("DELETE FROM child WHERE id = 2")
+        found = run.capturing.changes()
+    rows = [(table, json.loads(key)["id"]) for table, key in contents(found)]
+    assert sorted(rows) == [*(("child", n) for n in range(3, 31)), ("parent", 1)]
+
+
+def test_a_parent_without_rows_of_its_own_has_none(db: Database) -> None:
+    db.run("CREATE TABLE parent (id int PRIMARY KEY)", "CREATE TABLE child () INHERITS (parent)")
+    db.run("INSERT INTO child VALUES (1)")
+    assert not db.source(tables=["public.parent"]).has_rows()
+    assert db.source(tables=["public.child"]).has_rows()
+
+
 def test_a_role_that_may_only_select(db: Database, tmp_path: Path) -> None:
     db.run(
         ITEMS,

@@ -28,10 +28,14 @@ class Described:
     relation: Relation
     key: tuple[KeyColumn, ...]
     row_filter: str | None
+    partitioned: bool
 
     @property
-    def name(self) -> sql.Identifier:
-        return sql.Identifier(self.relation.schema, self.relation.table)
+    def rows(self) -> sql.Composed:
+        """What stands behind FROM: the rows that the stream names by this table. Those of tables that inherit from it
+        are changes of their own tables; those of partitions are its own."""
+        name = sql.Identifier(self.relation.schema, self.relation.table)
+        return sql.SQL("{}" if self.partitioned else "ONLY {}").format(name)
 
     @property
     def columns(self) -> sql.Composed:
@@ -39,7 +43,7 @@ class Described:
 
 
 _RELATION = """
-SELECT c.oid, c.relreplident::text, i.indkey::int2[]
+SELECT c.oid, c.relreplident::text, i.indkey::int2[], c.relkind = 'p'
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indimmediate AND CASE c.relreplident
     WHEN 'i' THEN i.indisreplident WHEN 'n' THEN false ELSE i.indisprimary END
@@ -66,14 +70,14 @@ def describe(
     found = connection.execute(_RELATION, (schema, table)).fetchall()
     if not found:
         raise table_missing(schema, table)
-    [(oid, identity, index)] = found
+    [(oid, identity, index, partitioned)] = found
     published, row_filter = _published(connection, schema, table, publications)
     columns = connection.execute(_COLUMNS, (oid, GENERATED_PUBLISHED)).fetchall()
     kept = [row for row in columns if (row[1] in published if published is not None else row[5])]
     key = tuple(index or ())
     relation = Relation(oid, schema, table, identity, tuple(_column(row, identity, key) for row in kept))
     spelled = {row[0]: KeyColumn(row[1], row[4]) for row in columns}
-    return Described(relation, tuple(spelled[number] for number in key), row_filter)
+    return Described(relation, tuple(spelled[number] for number in key), row_filter, partitioned)
 
 
 def table_missing(schema: str, table: str) -> SourceError:

@@ -25,7 +25,13 @@ if TYPE_CHECKING:
 
 _ESTIMATE = """
 SELECT coalesce(sum(CASE WHEN c.reltuples > 0 THEN c.reltuples::int8 END), 0)::int8
-FROM pg_partition_tree(%s::regclass) AS t JOIN pg_class c ON c.oid = t.relid WHERE t.isleaf
+FROM pg_class c WHERE c.relkind = 'r' AND c.oid IN (
+    SELECT %s::regclass UNION SELECT relid FROM pg_partition_tree(%s::regclass))
+"""
+
+_READABLE = """
+SELECT has_table_privilege(oid, 'SELECT'), CASE relkind WHEN 'p' THEN '' ELSE 'ONLY' END
+FROM pg_class WHERE oid = %s::regclass
 """
 
 
@@ -33,7 +39,7 @@ def tables(source: PostgresSource) -> list[tuple[str, str, int | None]]:
     """(schema, table, estimated rows or None) of every table that is captured."""
     with closing(PostgresCatalog(source.conninfo())) as catalog:
         found = matching_tables(catalog, TablePatterns(source.tables), source.publication_name)
-        estimates = (catalog.rows(_ESTIMATE, _quoted(table))[0][0] for table in found)
+        estimates = (catalog.rows(_ESTIMATE, _quoted(table), _quoted(table))[0][0] for table in found)
         return [(table.schema, table.table, estimate or None) for table, estimate in zip(found, estimates, strict=True)]
 
 
@@ -41,9 +47,9 @@ def any_rows(source: PostgresSource) -> bool:
     """Whether a captured table that may be read has rows."""
     with closing(PostgresCatalog(source.conninfo())) as catalog:
         for table in matching_tables(catalog, TablePatterns(source.tables), source.publication_name):
+            [(readable, only)] = catalog.rows(_READABLE, _quoted(table))
             name = sql.Identifier(table.schema, table.table)
-            [(readable,)] = catalog.rows("SELECT has_table_privilege(%s::regclass, 'SELECT')", _quoted(table))
-            if readable and catalog.rows(sql.SQL("SELECT FROM {} LIMIT 1").format(name)):
+            if readable and catalog.rows(sql.SQL("SELECT FROM {} {} LIMIT 1").format(sql.SQL(only), name)):
                 return True
     return False
 
@@ -64,7 +70,7 @@ def plan(
 
 def explain(connection: psycopg.Connection[TupleRow], table: Described, condition: str) -> None:
     """Raise `snapshot.filter` where the database does not take the condition."""
-    query = sql.SQL("EXPLAIN SELECT FROM {} WHERE ({})").format(table.name, _raw(condition))
+    query = sql.SQL("EXPLAIN SELECT FROM {} WHERE ({})").format(table.rows, _raw(condition))
     result = connection.pgconn.exec_params(query.as_bytes(connection), [])  # never more than one statement
     if result.status == pq.ExecStatus.TUPLES_OK:
         return
@@ -104,7 +110,7 @@ def _boundaries(table: Described, low: tuple[str, ...] | None, size: int, count:
         'SELECT {texts} FROM (SELECT {order}, row_number() OVER w AS "#", lead(true) OVER w IS NULL AS "#last" '
         "FROM (SELECT {order} FROM {table} WHERE {where} ORDER BY {order} LIMIT {limit}) AS part "
         'WINDOW w AS (ORDER BY {order})) AS numbered WHERE "#" % {size} = 0 OR "#last" ORDER BY "#"'
-    ).format(texts=texts, order=order, table=table.name, where=where, limit=size * count, size=size)
+    ).format(texts=texts, order=order, table=table.rows, where=where, limit=size * count, size=size)
 
 
 def _compare(key: tuple[KeyColumn, ...], operator: str, values: tuple[str, ...]) -> sql.Composed:

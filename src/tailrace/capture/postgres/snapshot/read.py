@@ -174,7 +174,7 @@ def _position(connection: psycopg.Connection[TupleRow]) -> int:
 
 def _copy(connection: psycopg.Connection[TupleRow], table: Described, extent: Extent, reader: _Reader) -> None:
     query = sql.SQL("COPY (SELECT {} FROM {} WHERE {}) TO STDOUT").format(
-        table.columns, table.name, range_condition(table, extent)
+        table.columns, table.rows, range_condition(table, extent)
     )
     raw = connection.pgconn
     result = raw.exec_params(query.as_bytes(connection), [])  # never more than one statement
