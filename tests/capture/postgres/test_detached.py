@@ -1,4 +1,4 @@
-"""Rows of a partition that is detached or dropped: the stream has no deletes of them, and yet they go."""
+"""Rows of a partition that is detached, dropped or truncated: the stream has no deletes of them, and yet they go."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ ITEMS = (
     "ALTER TABLE items_high ALTER big SET STORAGE EXTERNAL",
     f"INSERT INTO items SELECT n, '{BIG}', 'old' FROM generate_series(1, 50) n",
 )
+TRUNCATED = "partition rewritten or truncated"
 DETACH = "ALTER TABLE items DETACH PARTITION items_low"
 
 
@@ -85,9 +86,8 @@ def test_they_stay_where_that_is_wanted(db: Database, snapshotting: Callable[...
     with snapshotting(detached_partitions="keep") as run:
         run.begin()
         run.finish()
-        db.run("DROP TABLE items_low")
-        looks = run.capturing.stream.looks
-        eventually(lambda: run.capturing.stream.looks > looks + 1)
+        db.run("TRUNCATE items_low", "DROP TABLE items_low")
+        _looked(run)
         assert not run.snapshots.busy
         assert len(contents(run.capturing.changes())) == 50
 
@@ -102,6 +102,75 @@ def test_a_look_that_sees_one_go_and_another_come(db: Database, snapshotting: Ca
         found = run.finish()
     assert same(found, db)
     assert contents(found)["items", '{"id":7}'] == {"id": 7, "big": "b", "v": "came"}
+
+
+@pytest.mark.parametrize("major", [15, 18])
+def test_a_partition_that_is_truncated(
+    database: Callable[..., Database], tmp_path: Path, look: None, major: int
+) -> None:
+    """PostgreSQL publishes the truncate of a whole table, and of a partition nothing. What came meanwhile stays."""
+    db = database(major)
+    db.run(*ITEMS)
+    with Snapshotting(db, tmp_path, tables=["public.items"]) as run:
+        run.begin()
+        assert same(run.finish(), db)
+        _looked(run)
+        db.run("TRUNCATE items_low", "INSERT INTO items VALUES (3, 'b', 'new')")
+        _requested(run, TRUNCATED)
+        found = run.finish()
+        assert same(found, db)
+        assert len(contents(found)) == 32
+
+
+@pytest.mark.parametrize("before", ["TRUNCATE items", "TRUNCATE items; INSERT INTO items VALUES (1)", "VACUUM items"])
+def test_what_is_no_truncate_of_a_partition(
+    db: Database, snapshotting: Callable[..., Snapshotting], before: str
+) -> None:
+    """The truncate of the whole table is in the stream; a partition that is made and filled tells its rows itself."""
+    with snapshotting() as run:
+        run.begin()
+        run.finish()
+        _looked(run)
+        db.run(before, "CREATE TABLE items_next PARTITION OF items FOR VALUES FROM (100) TO (200)")
+        db.run("INSERT INTO items VALUES (150)", "ANALYZE items")
+        _looked(run)
+        assert not [each for each in run.ledger.runs(run.source.id) if each.reason == TRUNCATED]
+        assert same(run.capturing.changes(), db)
+
+
+def test_one_that_is_made_and_truncated_between_two_looks(
+    db: Database, snapshotting: Callable[..., Snapshotting]
+) -> None:
+    with snapshotting() as run:
+        run.begin()
+        run.finish()
+        _looked(run)
+        (watch := run.capturing.stream._catalog_watch)._next = 1e18  # no look until it is over
+        db.run("CREATE TABLE items_next PARTITION OF items FOR VALUES FROM (100) TO (200)")
+        db.run("INSERT INTO items VALUES (150)", "TRUNCATE items_next", "INSERT INTO items VALUES (151)")
+        watch._next = 0.0
+        _requested(run, TRUNCATED)
+        assert same(run.finish(), db)
+
+
+def test_one_that_is_truncated_while_nothing_runs(db: Database, tmp_path: Path, look: None) -> None:
+    """And, in the same time, the whole table before it, which the stream tells: the partition's own is not told."""
+    db.run(*ITEMS)
+    with Snapshotting(db, tmp_path, tables=["public.items"]) as run:
+        run.begin()
+        run.finish()
+        _looked(run)
+    db.run("TRUNCATE items", "INSERT INTO items VALUES (1), (2), (30)", "TRUNCATE items_low")
+    with Snapshotting(db, tmp_path, tables=["public.items"]) as again:
+        again.begin()
+        _requested(again, TRUNCATED)
+        assert same(again.finish(), db)
+
+
+def _looked(run: Snapshotting) -> None:
+    """A look that began after now was taken in."""
+    begun = run.capturing.stream.looks + 2
+    eventually(lambda: run.capturing.error or run.capturing.stream.looks >= begun)
 
 
 def _requested(run: Snapshotting, reason: str) -> None:

@@ -210,6 +210,60 @@ def test_another_log_begins_without_a_past(db: Database, capturing: Start, store
     assert (run.stream.needs_snapshot, steps(run.changes())) == ([], [])
 
 
+AWAY = "ALTER TABLE t SET SCHEMA aside", "INSERT INTO aside.t VALUES (2)", "DELETE FROM aside.t WHERE id = 1"
+BACK = "ALTER TABLE aside.t SET SCHEMA public"
+RETURNED = [Need("public", "t", "left and returned", whole=True)]
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["seen away", "between two looks"])
+@pytest.mark.parametrize("publication", [None, "mine"])
+def test_a_table_that_leaves_the_patterns_and_returns(
+    db: Database, capturing: Start, store: Store, look: None, seen: bool, publication: str | None
+) -> None:
+    """What happened to it meanwhile is in no change of ours, deletes least of all."""
+    db.run("CREATE SCHEMA aside", "CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
+    db.run("CREATE PUBLICATION mine FOR TABLES IN SCHEMA public")
+    settings = {"store": store, "publication": publication, "tables": ["public.*"]}
+    run = started(capturing, db, **settings)
+    db.run("INSERT INTO t VALUES (1)")
+    run.changes()
+    if seen:
+        db.run(*AWAY)
+        _look_again(run)
+        assert run.stream.needs_snapshot == []
+        db.run(BACK)
+    else:
+        run.stop()
+        db.run(*AWAY, BACK)
+        run = started(capturing, db, **settings)
+    eventually(lambda: run.stream.needs_snapshot)
+    assert run.stream.needs_snapshot == RETURNED
+    run.stream.needs_snapshot.clear()
+    _look_again(run)
+    assert run.stream.needs_snapshot == []
+
+
+def test_a_table_that_gets_another_name_and_its_own_back(db: Database, capturing: Start, look: None) -> None:
+    db.run("CREATE TABLE t (id int PRIMARY KEY)")
+    run = started(capturing, db)
+    db.run("BEGIN; ALTER TABLE t RENAME TO u; INSERT INTO u VALUES (1); ALTER TABLE u RENAME TO t; COMMIT")
+    eventually(lambda: run.stream.needs_snapshot)
+    assert run.stream.needs_snapshot == RETURNED
+
+
+def test_a_table_that_stays_where_it_is(db: Database, capturing: Start, look: None) -> None:
+    """What else is written into the catalog of a table says nothing about its rows."""
+    db.run("CREATE TABLE t (id int PRIMARY KEY, v int)", "CREATE ROLE keeper")
+    run = started(capturing, db)
+    try:
+        for statement in ("ALTER TABLE t OWNER TO keeper", "GRANT SELECT ON t TO PUBLIC", "CREATE INDEX ON t (v)"):
+            db.run(statement)
+            _look_again(run)
+            assert run.stream.needs_snapshot == [], statement
+    finally:
+        db.run("REASSIGN OWNED BY keeper TO CURRENT_USER", "DROP ROLE keeper")
+
+
 def test_publications_of_others_are_left_alone(db: Database, capturing: Start, look: None) -> None:
     db.run("CREATE TABLE t (id int PRIMARY KEY, hidden int, v int)", "CREATE PUBLICATION mine FOR TABLE t (id, v)")
     run = started(capturing, db, publication="mine", tables=["public.t*"])

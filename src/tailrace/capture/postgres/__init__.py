@@ -63,9 +63,9 @@ class Snapshot(Model):
     detached_partitions: Annotated[
         Literal["remove", "keep"],
         Field(
-            description="Rows of a partition that is detached or dropped, which the stream does not delete. `remove`: "
-            "the table is read anew as one transaction, which replaces what sinks have of it. `keep`: they stay, for "
-            "tables whose old partitions are dropped to save space."
+            description="Rows of a partition that is detached, dropped or truncated, which the stream does not delete. "
+            "`remove`: the table is read anew as one transaction, which replaces what sinks have of it. `keep`: they "
+            "stay, for tables whose old partitions are dropped to save space."
         ),
     ] = "remove"
 

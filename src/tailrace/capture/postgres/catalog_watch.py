@@ -40,7 +40,7 @@ class CatalogWatch:
     def done(self, seen: Observation) -> None:
         """The log has the steps: note which tables must be read anew, and wait for the next look."""
         self._seen = None
-        found = self._drift.needs(seen)
+        found = self._drift.needs(seen, self._relations)
         self._needs += [need for need in found if need not in self._needs]
         self._drift.remember(self._needs)
         self._next = time.monotonic() + (HURRY_S if self._drift.waits else LOOK_S)

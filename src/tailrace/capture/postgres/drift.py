@@ -7,7 +7,9 @@ of the versions before lies before that position, and the log never has an older
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 from tailrace.capture.postgres import setup
 from tailrace.capture.postgres.catalog import PostgresCatalog, Table
@@ -27,31 +29,56 @@ class Part:
     """Where rows of a table are: the table itself, or a partition.
 
     `file` changes with every rewrite, `touched` with every change of a column, also one that keeps its type; VACUUM
-    FULL, CLUSTER and TRUNCATE change the file only. `born`: it was made as a partition, hence empty.
+    FULL, CLUSTER and TRUNCATE change the file only. `born`: it was made as a partition, hence empty. `writer`: the
+    transaction that wrote its entry of the catalog, and with it the file's name, last.
     """
 
     file: int
     touched: str
     born: bool
+    writer: int
 
 
 @dataclass(frozen=True)
 class Sighting:
-    """A captured table as the catalog has it. `shape`: all that its version depends on."""
+    """A captured table as the catalog has it. `shape`: all that its version depends on. `named`: the transaction that
+    gave it this name, schema or owner, and the owner."""
 
     relation: Relation
     shape: str
     parts: dict[str, Part]
+    named: list[str]
 
     def text(self) -> str:
         """What is remembered of it."""
         parts = {oid: [part.file, part.touched] for oid, part in self.parts.items()}
-        return json.dumps([self.relation.oid, self.shape, parts])
+        return json.dumps([self.relation.oid, self.shape, parts, self.named])
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What was seen of a table last. Without a shape: that it was not captured then, and lived on under another name
+    or outside the patterns."""
+
+    oid: int
+    shape: str | None
+    parts: dict[str, list[Any]]
+    named: list[str]
+
+    @classmethod
+    def parse(cls, text: str) -> Remembered:
+        oid, shape, parts, *named = json.loads(text)
+        return cls(oid, shape, parts, named[0] if named else [])
+
+    def away(self) -> str:
+        """What is remembered of it while it is not captured."""
+        return json.dumps([self.oid, None, {}, []])
 
 
 @dataclass(frozen=True)
 class Observation:
-    """The captured tables at a position, the tables that are gone, and the versions the log had then."""
+    """The captured tables at a position, the tables that are gone, and the versions the log had then. `away`: tables
+    that were captured, are there and are not captured now, each with what is remembered of it."""
 
     lsn: int
     xmin: int
@@ -59,6 +86,7 @@ class Observation:
     tables: dict[Name, Sighting]
     gone: tuple[TableSchema, ...]
     versions: dict[Name, int]
+    away: dict[Name, str]
 
 
 @dataclass(frozen=True)
@@ -120,8 +148,9 @@ class Drift:
         missing = [each for each in known if (each.schema, each.table) not in tables]
         gone = tuple(each for each in missing if not self._exists(each)) if missing else ()
         versions = {(each.schema, each.table): each.id for each in known}
+        away = self._away(tables)
         lsn = lsn_number(self._catalog.rows(_POSITION)[0][0])  # after everything above was read
-        return Observation(lsn, xmin, xmax, tables, gone, versions)
+        return Observation(lsn, xmin, xmax, tables, gone, versions, away)
 
     def steps(self, seen: Observation, relations: Relations) -> list[Step]:
         """The versions that the log does not have yet. Tables of which the stream has told more since are left for
@@ -141,17 +170,20 @@ class Drift:
                 found.append(Step(known, relations.enter(schema)))
         return found
 
-    def needs(self, seen: Observation) -> list[Need]:
+    def needs(self, seen: Observation, relations: Relations) -> list[Need]:
         """The tables whose rows the stream cannot tell. Remembers what was seen."""
         for name, sighting in seen.tables.items():
-            was = self._memory.seen.get(name)
-            if self._compares and (was is None or json.loads(was)[0] != sighting.relation.oid):
-                self._hold(Need(*name, "new table" if was is None else "dropped and made anew"), seen.xmax)
-        found = [need for name, sighting in seen.tables.items() if (need := self._rewritten(name, sighting))]
+            need = self._joined_since(name, sighting) if self._compares else None
+            if need is not None:
+                self._hold(need, seen.xmax)
+        told = relations.truncates(before=seen.xmin)
+        found = [
+            need for name, each in seen.tables.items() if (need := self._rewritten(name, each, told.get(name, ())))
+        ]
         # A change of a transaction that was open when its table joined is in no publication.
         found += [need for need, xmax in self._held if xmax <= seen.xmin]
         self._held = [(need, xmax) for need, xmax in self._held if xmax > seen.xmin]
-        self._memory.seen = {name: sighting.text() for name, sighting in seen.tables.items()}
+        self._memory.seen = seen.away | {name: sighting.text() for name, sighting in seen.tables.items()}
         self._compares = True
         return found
 
@@ -198,6 +230,12 @@ class Drift:
             )
         )
 
+    def _away(self, tables: dict[Name, Sighting]) -> dict[Name, str]:
+        missing = {name: Remembered.parse(text) for name, text in self._memory.seen.items() if name not in tables}
+        oids = [was.oid for was in missing.values()]
+        there = self._catalog.rows("SELECT oid::bigint FROM pg_class WHERE oid = ANY (%s::oid[])", oids) if oids else []
+        return {name: was.away() for name, was in missing.items() if (was.oid,) in there}
+
     # -- comparing -------------------------------------------------------------------------------------------
 
     @staticmethod
@@ -205,28 +243,61 @@ class Drift:
         newest = relations.newest(known.schema, known.table)
         return newest is not None and newest.id == known.id
 
+    def _was(self, name: Name) -> Remembered | None:
+        text = self._memory.seen.get(name)
+        return Remembered.parse(text) if text is not None else None
+
     def _shape(self, name: Name) -> str | None:
-        was = self._memory.seen.get(name)
-        return str(json.loads(was)[1]) if was is not None else None
+        was = self._was(name)
+        return was.shape if was is not None else None
 
     def _hold(self, need: Need, xmax: int) -> None:
         if need[:2] not in [each[:2] for each, _ in self._held]:
             self._held.append((need, xmax))
 
-    def _rewritten(self, name: Name, sighting: Sighting) -> Need | None:
-        """Why the rows of a table that was there before are no longer those the stream told of."""
-        was = self._memory.seen.get(name)
-        if was is None or json.loads(was)[0] != sighting.relation.oid:
+    def _joined_since(self, name: Name, sighting: Sighting) -> Need | None:
+        """Why a table that joined since the last look has rows that the stream did not tell of."""
+        was = self._was(name)
+        if was is None:
+            return Need(*name, "new table")
+        if was.oid != sighting.relation.oid:
+            return Need(*name, "new table" if was.shape is None else "dropped and made anew")
+        if was.shape is None or _left_and_returned(was, sighting):
+            return Need(*name, "left and returned", whole=True)  # also deletes were missed
+        return None
+
+    def _rewritten(self, name: Name, sighting: Sighting, truncates: Collection[int]) -> Need | None:
+        """Why the rows of a table that was there before are no longer those the stream told of. `truncates`: the
+        transactions with a truncate of the whole table in the stream."""
+        was = self._was(name)
+        if was is None or was.shape is None or was.oid != sighting.relation.oid:
             return None
-        before = json.loads(was)[2]
-        if not self._keep_detached and any(oid not in sighting.parts for oid in before):
-            return Need(*name, "partition detached", whole=True)  # which reads attached ones too
-        if any(oid not in before and not part.born for oid, part in sighting.parts.items()):
+        if not self._keep_detached:
+            if any(oid not in sighting.parts for oid in was.parts):
+                return Need(*name, "partition detached", whole=True)  # which reads attached ones too
+            if any(_may_be_emptied(oid, part, was, truncates) for oid, part in sighting.parts.items()):
+                return Need(*name, "partition rewritten or truncated", whole=True)
+        if any(oid not in was.parts and not part.born for oid, part in sighting.parts.items()):
             return Need(*name, "partition attached")
         for oid, part in sighting.parts.items():
-            if oid in before and before[oid][0] != part.file and before[oid][1] != part.touched:
+            if oid in was.parts and was.parts[oid][0] != part.file and was.parts[oid][1] != part.touched:
                 return Need(*name, "rewritten")
         return None
+
+
+def _left_and_returned(was: Remembered, sighting: Sighting) -> bool:
+    """Whether it got another name or schema and this one back, between two looks: the catalog has its name written
+    anew. Another owner is written there too, and says nothing."""
+    return bool(was.named) and was.named[0] != sighting.named[0] and was.named[1] == sighting.named[1]
+
+
+def _may_be_emptied(oid: str, part: Part, was: Remembered, truncates: Collection[int]) -> bool:
+    """Whether a partition has another file than before, or than it was made with, and no truncate of the whole table
+    gave it. PostgreSQL does not publish a partition's own truncate; VACUUM FULL leaves the same traces."""
+    if int(oid) == was.oid:
+        return False
+    before = was.parts[oid][0] if oid in was.parts else int(oid) if part.born else part.file
+    return bool(before != part.file) and part.writer not in truncates
 
 
 def _sighting(
@@ -236,7 +307,8 @@ def _sighting(
     identity: str,
     key: list[int] | None,
     columns: list[tuple[int, str, int, int, str]],
-    parts: list[tuple[int, int, str, bool]] | None,
+    parts: list[tuple[int, int, str, bool, int]] | None,
+    named: list[str],
 ) -> Sighting:
     listed = tuple(
         RelationColumn(name, kind, modifier, identity == "f" or number in (key or ()), number)
@@ -244,7 +316,7 @@ def _sighting(
     )
     relation = Relation(oid, schema, table, identity, listed)
     shape = json.dumps([identity, key, [list(column) for column in columns or ()]])
-    return Sighting(relation, shape, {str(part[0]): Part(*part[1:]) for part in parts or ()})
+    return Sighting(relation, shape, {str(part[0]): Part(*part[1:]) for part in parts or ()}, named)
 
 
 _POSITION = """
@@ -258,7 +330,7 @@ WITH RECURSIVE publication AS (
     FROM pg_publication p WHERE pubname = ANY (%s)
 ),
 member AS (
-    SELECT DISTINCT ON (c.oid) c.oid, n.nspname, c.relname, c.relreplident, r.prattrs, p.generated
+    SELECT DISTINCT ON (c.oid) c.oid, n.nspname, c.relname, c.relreplident, c.reltype, r.prattrs, p.generated
     FROM publication p
     JOIN pg_class c ON c.relpersistence = 'p' AND NOT c.relispartition
         AND (c.relkind = 'r' OR c.relkind = 'p' AND p.pubviaroot)
@@ -287,7 +359,9 @@ SELECT m.oid::bigint, m.nspname::text, m.relname::text, m.relreplident::text,
         ELSE a.attgenerated = '' OR a.attgenerated = 's' AND m.generated END),
     (SELECT json_agg(json_build_array(t.oid::bigint, c.relfilenode::bigint, (
             SELECT md5(string_agg(a.attnum || ':' || a.xmin, ',' ORDER BY a.attnum))
-            FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attnum > 0), t.born))
-     FROM tree t JOIN pg_class c ON c.oid = t.oid AND c.relkind = 'r' WHERE t.root = m.oid)
+            FROM pg_attribute a WHERE a.attrelid = t.oid AND a.attnum > 0), t.born, c.xmin::text::bigint))
+     FROM tree t JOIN pg_class c ON c.oid = t.oid AND c.relkind = 'r' WHERE t.root = m.oid),
+    -- The type of its rows has its name and schema, and nothing else that changes but the owner.
+    (SELECT json_build_array(y.xmin::text, y.typowner::text) FROM pg_type y WHERE y.oid = m.reltype)
 FROM member m
 """

@@ -76,6 +76,7 @@ class Relations:
         self.doubtful: list[tuple[str, str]] = []
         """Tables of which a message may have meant other columns than it was taken for. Whoever has them read anew
         takes the entry out."""
+        self._truncates: dict[tuple[str, str], set[int]] = {}
         self._build()
 
     def hear(self, relation: Relation) -> None:
@@ -149,6 +150,18 @@ class Relations:
         entry = self._entries.get(oid)
         return entry.schema if entry and entry.wanted else None
 
+    def hear_truncate(self, table: TableSchema, xid: int) -> None:
+        """The stream has a truncate of the whole table, in this transaction."""
+        self._truncates.setdefault((table.schema, table.table), set()).add(xid)
+
+    def truncates(self, before: int) -> dict[tuple[str, str], frozenset[int]]:
+        """The transactions with truncates of each table. Those that began before the transaction `before` are told for
+        the last time."""
+        found = {name: frozenset(xids) for name, xids in self._truncates.items()}
+        later = {name: {xid for xid in xids if not _is_older(xid, before)} for name, xids in found.items()}
+        self._truncates = {name: xids for name, xids in later.items() if xids}
+        return found
+
     def message_schema(self, prefix: str) -> TableSchema:
         """Logical messages travel as changes of a table named by their prefix."""
         return self._book.enter(TableSchema(-1, self._database, "", prefix, (), ()))
@@ -179,6 +192,11 @@ class Relations:
             np.array(cols, dtype=np.int64).reshape(-1, 7),
             np.frombuffer(bytes(names) or b" ", dtype=np.uint8),
         )
+
+
+def _is_older(xid: int, other: int) -> bool:
+    """Transactions of the stream have 32 bits, and begin anew."""
+    return (xid - other) % (1 << 32) >= 1 << 31
 
 
 def table_seed(schema: TableSchema) -> int:

@@ -242,6 +242,7 @@ class PostgresStream:
                 yield from self._introduce(oid)
             schema = self._relations.get(oid)
             if schema is not None:
+                self._relations.hear_truncate(schema, self._rows.xid)
                 yield from self._room_for(4096)
                 self._rows.add("t", schema, None, truncate.headers())
 
