@@ -127,6 +127,19 @@ def test_a_server_dies_with_the_process_that_started_it(kind: str, tmp_path: Pat
     subprocess.run(["rm", "-rf", directory], check=True)
 
 
+def test_one_can_be_borrowed_for_a_while(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tailrace.testing.servers", "postgres"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as owner:
+        assert owner.stdout is not None
+        found = [owner.stdout.readline().strip() for _ in range(2)]
+        count = 'psql "$SHOP_DSN" -Atc "SHOW wal_level"'
+        asked = subprocess.run(["bash", "-ec", "\n".join([*found, count])], capture_output=True, text=True, check=True)
+        owner.send_signal(signal.SIGINT)
+    assert (asked.stdout, owner.returncode) == ("logical\n", 0)
+    with pytest.raises(psycopg.OperationalError):
+        psycopg.connect(found[1].removeprefix("export SHOP_DSN="))
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has another account to fall back to")
 def test_for_root_the_programs_are_copied_to_where_nobody_may_reach(tmp_path: Path) -> None:
     account = unprivileged()
