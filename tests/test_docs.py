@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from itertools import takewhile
@@ -15,8 +16,9 @@ import yaml
 from typer.testing import CliRunner
 
 from tailrace.config.problems import DocumentError
-from tailrace.spec import load_pipelines, load_platform
+from tailrace.spec import Platform, load_pipelines, load_platform
 from tailrace.surfaces.cli import app
+from tailrace.testing.servers import PostgresServer
 from tools.reference.markdown import slug
 
 ROOT = Path(__file__).parents[1]
@@ -25,8 +27,12 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 FENCED = re.compile(r"^ *```(?P<language>\w*).*?\n(?P<text>.*?)^ *```$", re.DOTALL | re.MULTILINE)
 METRIC = re.compile(r"tailrace_(?:source|sink|snapshot|status)_[a-z_]+")
 CODE = re.compile(r"`([a-z]+\.[a-z_]+)`")
-NO_CODES = {"log.group_commit", "snapshot.detached_partitions", "spark.conf", "spark.master", "spark.read"}
-"""Keys of documents and code that look like error codes."""
+NO_CODES = {"snapshot.detached_partitions", "spark.read"} | {
+    f"{outer}.{inner}"
+    for outer, field in Platform.model_fields.items()
+    for inner in getattr(field.annotation, "model_fields", ())
+}
+"""What looks like an error code: keys of documents, and code."""
 CALLS = """
 ```sh
 tailrace run x.yaml --seconds 2 > log 2>&1 &
@@ -91,6 +97,26 @@ def test_every_error_code_exists() -> None:
     assert not {code for code in told - known - NO_CODES if code.partition(".")[0] in areas}
 
 
+def test_a_server_set_up_as_the_guide_says_is_ready(tmp_path: Path) -> None:
+    """Its statements are run, and then its source is looked at by `tailrace doctor`."""
+    guide = (INDEX.parent / "guides" / "prepare-postgres.md").read_text()
+    [source] = [yaml.safe_load(text)["source"] for text in blocks(guide, "yaml")]
+    del source["config"]["tls"]  # the server has no certificate
+    document = tmp_path / "pipeline.yaml"
+    document.write_text(yaml.safe_dump(whole({"source": source})))
+    with PostgresServer() as server:
+        psql(server, "postgres", "CREATE DATABASE shop")
+        psql(
+            server, "shop", *(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in ("orders", "customers", "events"))
+        )
+        psql(server, "shop", *blocks(guide, "sql"))
+        dsn = f"postgresql://tailrace:secret@127.0.0.1:{server.port}/shop"
+        done = CliRunner().invoke(app, ["doctor", str(document)], env={"SHOP_DSN": dsn})
+    assert done.exit_code == 0, done.output
+    assert "0 warn, 0 FAIL" in done.output
+    assert "tailrace_shop, yours, has every table" in done.output
+
+
 def test_what_is_wrong_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# One\n## It's `two`\n## One\n")
@@ -153,6 +179,11 @@ def commands(text: str) -> Iterator[list[str]]:
 def is_accepted(words: list[str]) -> bool:
     """Whether the command line knows the command and its options. Asked for help, it reads them and does nothing."""
     return CliRunner().invoke(app, [*words, "--help"]).exit_code == 0
+
+
+def psql(server: PostgresServer, database: str, *texts: str) -> None:
+    command = [str(server.bin("psql")), "--quiet", "--set=ON_ERROR_STOP=1", server.dsn(database)]
+    subprocess.run(command, input=";\n".join(texts), text=True, check=True)
 
 
 def check_document(text: str, file: Path) -> None:

@@ -17,7 +17,7 @@ def metrics_page() -> str:
     )
     intro = (
         "What `GET /metrics` answers while `tailrace run` runs, where the platform document has\n"
-        "[ports.metrics](platform.md#metrics). [Operations](../operations.md#metrics) says how to ask. Counters\n"
+        "[ports.metrics](platform.md#metrics). [Watch a pipeline](../guides/watch.md) has alerts. Counters\n"
         "count from the start of the run. What is not known is absent, never zero."
     )
     return page("Metrics", intro, table(("metric", "kind", "labels", "meaning"), rows))
