@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,8 +17,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from typer.testing import CliRunner
 
 from tailrace.changelog import Subscribers, head
+from tailrace.surfaces.cli import app
 from tailrace.testing.servers import PostgresServer
 from tailrace.testing.waiting import eventually
 from tests.capture.running import Change, Database, TapProcess, folded, logged
@@ -136,9 +140,15 @@ def test_at_the_bound_it_pauses_for_a_required_sink(shop: Database, tap: Start) 
     first.process.send_signal(signal.SIGTERM)
     first.wait()
     Subscribers(first.path).report("slow", 0, required=True)
+    Subscribers(first.path).report("shop/old", 0, required=True)
     blocked = tap(shop, retention_bytes=1)
     status = blocked.until("blocked")
-    assert status["blocked_by"] == ["slow"]
+    assert status["blocked_by"] == ["shop/old", "slow"]
+    assert [holder["rows"] for holder in status["holders"]] == [head(first.path)] * 2
+    assert "the log is full" in status["warnings"][0] and "shop/old has not read" in status["warnings"][0]
+    [command] = re.findall(r"`tailrace (.*)`", status["warnings"][0])
+    assert CliRunner().invoke(app, [*shlex.split(command), "--yes"]).exit_code == 0
+    eventually(lambda: blocked.status()["blocked_by"] == ["slow"])
     Subscribers(first.path).report("slow", head(first.path), required=True)
     blocked.until("running")
     shop.run("INSERT INTO a VALUES (0, 0)")

@@ -9,8 +9,10 @@ import pytest
 
 from tailrace.changelog import (
     Bounds,
+    Holder,
     LogReader,
     LogWriter,
+    Owner,
     Retention,
     Subscriber,
     Subscribers,
@@ -68,6 +70,33 @@ def test_the_bound_and_who_holds_it_are_named(path: Path, full: LogWriter) -> No
     assert Retention(path).enforce(Bounds()).blocked_by == ()
     subscribers.report("slow", 40, required=True)
     assert Retention(path).enforce(NOTHING).blocked_by == ()
+
+
+def test_what_a_holder_has_not_read_is_counted(path: Path, full: LogWriter) -> None:
+    Subscribers(path).report("shop/slow", 3, required=True)
+    Subscribers(path).report("shop/never", 0, required=True)
+    verdict = Retention(path).enforce(NOTHING)
+    assert verdict.holders == (Holder("shop/never", 40, verdict.bytes),)
+    Subscribers(path).forget("shop/never")
+    verdict = Retention(path).enforce(NOTHING)
+    [slow] = verdict.holders
+    assert (slow.name, slow.rows) == ("shop/slow", 37) and 0 < slow.bytes <= verdict.bytes
+
+
+def test_a_released_subscriber_holds_nothing_and_keeps_its_place(path: Path, full: LogWriter) -> None:
+    subscribers = Subscribers(path)
+    subscribers.release("shop/old", 7)
+    assert subscribers.all() == [Subscriber("shop/old", 7, required=False, released=True)]
+    assert Retention(path).enforce(NOTHING).holders == ()
+    assert LogReader(path).earliest > 7
+    subscribers.report("shop/old", 40, required=True)
+    assert subscribers.all() == [Subscriber("shop/old", 40, required=True)]
+
+
+@pytest.mark.parametrize("owner", [Owner("shop", "files"), Owner("shop", "lake", "public.a/b"), None])
+def test_a_name_says_whose_it_is(owner: Owner | None) -> None:
+    name = "somebody" if owner is None else owner.name
+    assert Subscriber(name, 0, required=True).owner == owner
 
 
 def test_a_forgotten_subscriber_holds_nothing(path: Path, full: LogWriter) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -18,8 +19,9 @@ from typing import Any
 from tailrace.backoff import Backoff
 from tailrace.capture.repair import start_over
 from tailrace.capture.snapshots import Admissions, request_needed
-from tailrace.changelog import Bounds, LogWriter, Retention
+from tailrace.changelog import Bounds, Holder, LogWriter, Retention, Verdict
 from tailrace.changelog.versions import index
+from tailrace.config.values import MIB
 from tailrace.contracts import Source
 from tailrace.control import Store
 from tailrace.control.ledger import Ledger
@@ -147,8 +149,8 @@ class Tap:
             self._publish("running")
         if now >= self._last_retention + RETENTION_S:
             self._last_retention = now
-            while (verdict := self._retention.enforce(self._bounds)).blocked_by and not self._stopping:
-                self._publish("blocked", blocked_by=list(verdict.blocked_by), log_bytes=verdict.bytes)
+            while (verdict := self._retention.enforce(self._bounds)).holders and not self._stopping:
+                self._publish_blocked(verdict)
                 self._source.keep_alive()
                 time.sleep(BLOCKED_S)
 
@@ -158,6 +160,22 @@ class Tap:
         deadline = time.monotonic() + wait
         while not self._stopping and time.monotonic() < deadline:
             time.sleep(0.05)
+
+    def _publish_blocked(self, verdict: Verdict) -> None:
+        """Say who holds the log above its bound, and the way out."""
+        full = f"the log is full ({verdict.bytes / MIB:,.1f} MiB of at most {self._bounds.max_bytes / MIB:,.1f} MiB)"
+        self._publish(
+            "blocked",
+            blocked_by=list(verdict.blocked_by),
+            holders=[asdict(each) for each in verdict.holders],
+            log_bytes=verdict.bytes,
+            warnings=[*self._source.warnings, *(f"{full}: {self._way_out(each)}" for each in verdict.holders)],
+        )
+
+    def _way_out(self, holder: Holder) -> str:
+        unread = f"{holder.rows:,} rows ({holder.bytes / MIB:,.1f} MiB)"
+        forget = f"tailrace log forget {shlex.quote(self._request.log_path)} {shlex.quote(holder.name)}"
+        return f"{holder.name} has not read {unread} of it; capture goes on when it has, or after `{forget}`"
 
     def _publish(self, state: str, **more: Any) -> None:
         self._last_status = time.monotonic()

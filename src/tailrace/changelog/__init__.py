@@ -3,16 +3,20 @@
 `LogWriter.append` returns when a capture is durable; `LogReader` plans ranges, `read_slice` reads them in tasks.
 """
 
-from tailrace.changelog.reader import Limits, LogReader, Pending, admissions, head, tip
-from tailrace.changelog.retention import Bounds, Retention, Subscriber, Subscribers, Verdict
+from tailrace.changelog.holds import Holds
+from tailrace.changelog.reader import Limits, LogReader, Pending, admissions, earliest, head, tip
+from tailrace.changelog.retention import Bounds, Holder, Owner, Retention, Subscriber, Subscribers, Verdict
 from tailrace.changelog.slices import Slice, read_slice
 from tailrace.changelog.writer import LogWriter
 
 __all__ = [
     "Bounds",
+    "Holder",
+    "Holds",
     "Limits",
     "LogReader",
     "LogWriter",
+    "Owner",
     "Pending",
     "Retention",
     "Slice",
@@ -20,6 +24,7 @@ __all__ = [
     "Subscribers",
     "Verdict",
     "admissions",
+    "earliest",
     "head",
     "read_slice",
     "tip",

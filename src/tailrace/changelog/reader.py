@@ -262,11 +262,29 @@ def tip(path: str | os.PathLike[str]) -> tuple[int, Mapping[str, str] | None]:
     return 0, None
 
 
+def earliest(path: str | os.PathLike[str]) -> int:
+    """The oldest retained offset; 0 where there is no log."""
+    storage = Directory(path)
+    headers = (manifest.header_of(storage, name) for name in storage.list(manifest.FOLDER))
+    return next((header.base for header in headers if header is not None), 0)
+
+
+def line_of(storage: Directory, offset: int) -> Line | None:
+    """The line that has the change at `offset`; None where the log ends before it."""
+    lines = (entry for entry in tail_from(storage, offset).entries() if isinstance(entry, Line))
+    return next((line for line in lines if line.end > offset), None)
+
+
+def tail_from(storage: Directory, offset: int) -> manifest.Tail:
+    """The manifest from the beginning of the file that has `offset`."""
+    headers = [(name, manifest.header_of(storage, name)) for name in storage.list(manifest.FOLDER)]
+    before = [name for name, header in headers if header is not None and header.base <= offset]
+    return manifest.Tail(storage, file=before[-1] if before else None)
+
+
 def admissions(storage: Directory, since: int) -> Iterator[Line]:
     """The lines at or after offset `since` that took a chunk of a snapshot in."""
-    headers = [(name, manifest.header_of(storage, name)) for name in storage.list(manifest.FOLDER)]
-    before = [name for name, header in headers if header is not None and header.base <= since]
-    for entry in manifest.Tail(storage, file=before[-1] if before else None).entries():
+    for entry in tail_from(storage, since).entries():
         if isinstance(entry, Line) and entry.admitted is not None and entry.end >= since:
             yield entry
 

@@ -1,4 +1,10 @@
-"""Who still needs the log, and what may go. Never what a required subscriber has not read (Law 5)."""
+"""Who still needs the log, and what may go. Never what a required subscriber has not read (Law 5).
+
+A subscriber is called `PIPELINE/SINK`, or `PIPELINE/SINK/TABLE` for a table that waits apart from the others of its
+sink: the name says whose it is. One whose sink its pipeline no longer has is *released*: it keeps its place, the log
+keeps what it has not read only within the bounds, and the sink goes on from there if it comes back. One that has not
+read what was dropped is *expired*.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +17,24 @@ from urllib.parse import quote, unquote
 
 from tailrace.changelog import manifest
 from tailrace.changelog.manifest import Line
-from tailrace.changelog.reader import head
+from tailrace.changelog.reader import earliest, head, line_of
 from tailrace.changelog.storage import Directory
 
 FOLDER = "subscribers"
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose progress a subscriber is. `table` is empty for the sink as a whole."""
+
+    pipeline: str
+    sink: str
+    table: str = ""
+
+    @property
+    def name(self) -> str:
+        """What its subscriber is called."""
+        return "/".join(part for part in (self.pipeline, self.sink, self.table) if part)
 
 
 @dataclass(frozen=True)
@@ -24,6 +44,13 @@ class Subscriber:
     name: str
     offset: int
     required: bool
+    released: bool = False
+
+    @property
+    def owner(self) -> Owner | None:
+        """None for a subscriber that is no pipeline's. Names of pipelines and sinks have no slash; a table's may."""
+        parts = self.name.split("/", 2)
+        return Owner(*parts) if len(parts) > 1 else None
 
 
 class Subscribers:
@@ -34,8 +61,11 @@ class Subscribers:
 
     def report(self, name: str, offset: int, *, required: bool) -> None:
         """Record progress. A stale value after a crash only keeps more of the log than needed."""
-        data = json.dumps({"offset": offset, "required": required}).encode()
-        self._storage.replace(_file(name), data)
+        self._write(name, {"offset": offset, "required": required})
+
+    def release(self, name: str, offset: int) -> None:
+        """Hold the log no longer than an optional subscriber does; `report` undoes it."""
+        self._write(name, {"offset": offset, "required": False, "released": True})
 
     def forget(self, name: str) -> None:
         """Remove a subscriber that will not come back, so that the log need not wait for it."""
@@ -45,9 +75,15 @@ class Subscribers:
         found = []
         for file in self._storage.list(FOLDER):
             name = unquote(file.rsplit("/", 1)[1].removesuffix(".json"))
-            fields = json.loads(self._storage.tail(file, 0))
-            found.append(Subscriber(name, fields["offset"], fields["required"]))
+            try:
+                fields = json.loads(self._storage.tail(file, 0))
+            except FileNotFoundError:  # somebody forgot it just now
+                continue
+            found.append(Subscriber(name, fields["offset"], fields["required"], fields.get("released", False)))
         return found
+
+    def _write(self, name: str, fields: dict[str, int | bool]) -> None:
+        self._storage.replace(_file(name), json.dumps(fields).encode())
 
 
 @dataclass(frozen=True)
@@ -59,12 +95,25 @@ class Bounds:
 
 
 @dataclass(frozen=True)
+class Holder:
+    """A required subscriber that holds the log above its bound: so many rows and bytes in it are unread."""
+
+    name: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """The outcome of a pass: bytes held, and the required subscribers that hold the log above its bound."""
+    """The outcome of a pass: bytes held, segments dropped, and who holds the log above its bound."""
 
     bytes: int
     dropped: int
-    blocked_by: tuple[str, ...]
+    holders: tuple[Holder, ...]
+
+    @property
+    def blocked_by(self) -> tuple[str, ...]:
+        return tuple(holder.name for holder in self.holders)
 
 
 class Retention:
@@ -96,7 +145,7 @@ class Retention:
         if total <= bounds.max_bytes:
             return Verdict(total, dropped, ())
         oldest = _oldest_end(storage)
-        return Verdict(total, dropped, tuple(sub.name for sub in required if sub.offset < oldest))
+        return Verdict(total, dropped, tuple(_holder(storage, sub, sizes) for sub in required if sub.offset < oldest))
 
     def _chapter(self, name: str) -> _Chapter:
         """Read once: a manifest file that others follow does not change."""
@@ -128,6 +177,17 @@ def _chapter(storage: Directory, name: str) -> _Chapter:
             next_segment = entry.frames[0].segment
             break
     return _Chapter(end, newest, next_segment)
+
+
+def _holder(storage: Directory, subscriber: Subscriber, sizes: dict[str, int]) -> Holder:
+    """Bytes are counted from the first frame of the line that has the subscriber's next change."""
+    start = max(subscriber.offset, earliest(storage.root))
+    line = line_of(storage, start)
+    if line is None or not line.frames:
+        return Holder(subscriber.name, 0, 0)
+    first = line.frames[0]
+    unread = sum(size for name, size in sizes.items() if name >= first.segment) - first.offset
+    return Holder(subscriber.name, head(storage.root) - start, unread)
 
 
 def _oldest_end(storage: Directory) -> int:

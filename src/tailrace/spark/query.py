@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tailrace.changelog import LogReader, Subscribers
+from tailrace.changelog import LogReader, Owner, Subscribers
 from tailrace.contracts import Delivery, Gather, RecordSink, Sink, Span
 from tailrace.errors import LogError, SparkError, TailraceError
 from tailrace.jvm import reason
@@ -87,7 +87,7 @@ def start_query(
     start, initial = _starting_point(log_path, sink.id, carrier, checkpoint, state_dir)
     query = Query(
         sink,
-        f"{delivery.pipeline}/{sink.id}",
+        Owner(delivery.pipeline, sink.id).name,
         carrier,
         log_path=log_path,
         state_dir=state_dir,

@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tailrace import jvm
 from tailrace.change import CHANGES
-from tailrace.changelog import Limits, LogReader, Subscribers, read_slice
+from tailrace.changelog import Holds, Limits, LogReader, Owner, read_slice
 from tailrace.contracts import Content, Delivery, Span
 from tailrace.schema import TableSchema
 from tailrace.sinks.tables import Care, TableSink
@@ -41,9 +41,11 @@ class TableCarrier(Carrier):
     ) -> None:
         """Lets tables that halted or were rolled back catch up first."""
         self.columns = list(canonical(sink.columns()).values())
-        log = SparkLog(spark, log_path, self.columns, limits, f"{delivery.pipeline}/{sink.id}", tasks)
-        self._keeper = sink.keeper(spark, delivery, log, state_dir)
+        name = Owner(delivery.pipeline, sink.id).name
+        self._log = SparkLog(spark, log_path, self.columns, limits, name, tasks, required=sink.required)
+        self._keeper = sink.keeper(spark, delivery, self._log, state_dir)
         self._keeper.settle()
+        self._let_go = self._log.holds.let_others_go()
 
     def mark(self, log_id: str) -> int:
         return self._keeper.mark()
@@ -53,20 +55,29 @@ class TableCarrier(Carrier):
         return {number: Count(each.rows, 0, each.last_us) for number, each in kept.items()}
 
     def warnings(self) -> tuple[str, ...]:
-        return self._keeper.warnings()
+        return self._keeper.warnings() + self._let_go + self._log.holds.expired()
 
     def care(self) -> Care | None:
         return self._keeper.care()
 
 
 class SparkLog:
-    """Implements `sinks.tables.Log`. `columns` are what the sink asked for."""
+    """Implements `sinks.tables.Log`. `columns` are what the sink asked for; `subscriber` and `required` are the
+    sink's."""
 
     def __init__(
-        self, spark: SparkSession, path: Path, columns: Sequence[Column], limits: Limits, subscriber: str, tasks: int
+        self,
+        spark: SparkSession,
+        path: Path,
+        columns: Sequence[Column],
+        limits: Limits,
+        subscriber: str,
+        tasks: int,
+        *,
+        required: bool = True,
     ) -> None:
         self._spark, self._path, self._columns, self._limits = spark, path, columns, limits
-        self._subscriber, self._tasks = subscriber, tasks
+        self._tasks, self.holds = tasks, Holds(path, subscriber, required=required)
         self._reader = LogReader(path)
         spark.dataSource.register(LogSource)
 
@@ -111,8 +122,7 @@ class SparkLog:
         return LogReader(self._path, start).keys(start, end, version)
 
     def retain(self, table: str, offset: int | None) -> None:
-        subscribers, name = Subscribers(self._path), f"{self._subscriber}/{table}"
         if offset is None:
-            subscribers.forget(name)
+            self.holds.let_go(table)
         else:
-            subscribers.report(name, offset, required=True)
+            self.holds.hold(table, offset)

@@ -10,6 +10,15 @@ SinkState = Literal["starting", "running", "waiting", "failed", "stopped"]
 
 
 @dataclass(frozen=True)
+class HolderStatus:
+    """A subscriber that holds the log above its bound, so that the tap is `blocked`. See `changelog.retention`."""
+
+    name: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class TapStatus:
     """A source's tap. `settled` is the source position up to which everything committed is in the log.
 
@@ -34,6 +43,7 @@ class TapStatus:
     safe_wal_size: int | None = None
     time_to_loss_s: float | None = None
     head: int = 0
+    holders: tuple[HolderStatus, ...] = ()
     warnings: tuple[str, ...] = ()
     error: dict[str, str] | None = None
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from tailrace.changelog import LogWriter, Subscribers
+from tailrace.changelog import Bounds, LogWriter, Retention, Subscribers
 from tailrace.surfaces.cli import app
 from tailrace.testing.captures import Row, capture, insert
 
@@ -61,8 +62,25 @@ def test_show_for_machines_by_path(data: Path) -> None:
     assert (found["path"], found["source"], found["resume"]) == (str(path), "shop", {"lsn": "0/3"})
     assert (found["earliest"], found["end"], found["rows"], found["segments"]) == (0, 6, 6, 2)
     assert found["tables"] == [{"name": "public.items", "columns": 2, "key": ["id"], "versions": 1}]
-    assert found["subscribers"] == [{"name": "shop/files", "offset": 2, "lag_rows": 4, "required": True}]
+    assert found["subscribers"] == [
+        {"name": "shop/files", "offset": 2, "lag_rows": 4, "required": True, "released": False}
+    ]
     assert found["bytes"] == sum(file.stat().st_size for file in (path / "segments").iterdir())
+
+
+def test_show_says_who_is_released_and_who_is_expired(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with closing(LogWriter(path, "shop", segment_bytes=1, manifest_bytes=1)) as writer:
+        for number in range(5):
+            writer.append(capture([insert(number)], first_xid=number + 1))
+    Retention(path).enforce(Bounds(max_bytes=0))
+    Subscribers(path).report("shop/slow", 1, required=False)
+    Subscribers(path).release("shop/gone", 5)
+    told = [line.split()[1:] for line in tailrace("show", path).stdout.splitlines() if line.startswith("subscriber")]
+    assert [(name, *words[-2:]) for name, *words in told] == [
+        ("shop/gone:", "behind,", "released"),
+        ("shop/slow:", "optional,", "expired"),
+    ]
 
 
 def test_the_platform_names_the_data_directory(data: Path, tmp_path: Path) -> None:

@@ -152,6 +152,7 @@ class LakeKeeper:
                 f"the table holds every change before offset {start}, but the log begins at {self._log.earliest}",
                 hint="give the sink another id, then read the tables anew: tailrace snapshot PIPELINE",
             )
+            self._log.retain(name, None)  # nothing that is still in the log can help it
             self._ledger.move(end, {name: Entry(start, f"{reason}; {reason.hint}")})
             return
         entry = Entry(start)

@@ -41,12 +41,14 @@ class TableSummary:
 
 @dataclass(frozen=True)
 class SubscriberSummary:
-    """A sink that reads the log. What a required one has not read is never dropped."""
+    """A sink that reads the log. What a required one has not read is never dropped. A released one is no longer in its
+    pipeline."""
 
     name: str
     offset: int
     lag_rows: int
     required: bool
+    released: bool
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def summarize(path: Path) -> LogSummary:
         tuple(segments.values()),
         _tables(schemas.values()),
         tuple(
-            SubscriberSummary(one.name, one.offset, max(0, end - one.offset), one.required)
+            SubscriberSummary(one.name, one.offset, max(0, end - one.offset), one.required, one.released)
             for one in Subscribers(path).all()
         ),
     )

@@ -14,6 +14,7 @@ from tailrace.errors import TailraceError
 from tailrace.machine import signals
 from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.layout import Layout, run_lock
+from tailrace.supervisor.run.subscriptions import settle_subscribers
 from tailrace.supervisor.run.taps import TapProcess
 from tailrace.supervisor.status import Status
 
@@ -90,6 +91,8 @@ class Supervisor:
     # -- the run ---------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
+        for pipeline in self._pipelines:
+            self._taps[pipeline.source_id].notices += settle_subscribers(pipeline, self._layout)
         for tap in self._taps.values():
             tap.start()  # first: it decodes while Spark's JVM comes up
         from tailrace.spark.libraries import open_for

@@ -20,7 +20,7 @@ from tailrace.config import Model, Secret
 from tailrace.errors import LogError, SetupError, SourceError, TailraceError
 from tailrace.spec import Platform
 from tailrace.supervisor.layout import Layout
-from tailrace.supervisor.status import TapStatus
+from tailrace.supervisor.status import HolderStatus, TapStatus
 
 HEALTHY_S = 30.0
 """A tap that lived this long is restarted without waiting."""
@@ -40,6 +40,8 @@ class TapProcess:
         self._next_start = 0.0
         self._reader: LogReader | None = None
         self.failure: TailraceError | None = None
+        self.notices: tuple[str, ...] = ()
+        """What the supervisor found when it started, to be told with the tap's warnings."""
 
     def start(self) -> None:
         status = self._layout.tap_status(self.source_id)
@@ -110,8 +112,10 @@ class TapProcess:
         if state not in ("failed", "stopped") and self._process is not None and self._process.poll() is not None:
             state = "waiting"
         known = {name for name in TapStatus.__dataclass_fields__ if name in fields}
-        picked = {name: fields[name] for name in known} | {"warnings": tuple(fields.get("warnings", ()))}
+        picked = {name: fields[name] for name in known}
+        picked["warnings"] = (*fields.get("warnings", ()), *self.notices)
         picked |= {"state": state, "restarts": max(0, self._restarts), "head": self.head()}
+        picked |= {"holders": tuple(HolderStatus(**each) for each in fields.get("holders", ()))}
         if self.failure is not None:
             picked["error"] = self.failure.as_dict()
         return TapStatus(**(picked | {"source": self.source_id}))

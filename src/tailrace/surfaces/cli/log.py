@@ -128,8 +128,9 @@ def _lines(summary: LogSummary) -> Iterator[str]:
         versions = f", {table.versions} versions" if table.versions > 1 else ""
         yield f"{'table':12}{table.name}: {table.columns} columns, key {key}{versions}"
     for one in summary.subscribers:
-        need = "required" if one.required else "optional"
-        yield f"{'subscriber':12}{one.name}: offset {one.offset}, {one.lag_rows:,} rows behind, {need}"
+        need = "released" if one.released else "required" if one.required else "optional"
+        lost = ", expired" if one.offset < summary.earliest else ""
+        yield f"{'subscriber':12}{one.name}: offset {one.offset}, {one.lag_rows:,} rows behind, {need}{lost}"
 
 
 def _size(count: float) -> str:
