@@ -79,6 +79,7 @@ RETRYABLE = frozenset(
         "source.slot_in_use",
         "source.standby",
         "source.disconnected",
+        "disk.full",
         "log.no_space",
         "store.busy",
         "sink.unavailable",

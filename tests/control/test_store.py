@@ -179,6 +179,15 @@ def test_a_turn_that_does_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert Ledger(store).runs("shop") == []
 
 
+def test_a_disk_without_space_is_a_wait(tmp_path: Path) -> None:
+    path = tmp_path / "control.db"
+    with closing(Store(path)) as store, pytest.raises(SetupError) as caught, store.transaction() as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count = 1")  # SQLite then says what it says of a full disk
+        connection.exec_driver_sql("CREATE TABLE large AS SELECT randomblob(1000000)")
+    assert (caught.value.code, caught.value.where) == ("disk.full", str(path))
+    assert decide(caught.value) is Action.RETRY
+
+
 def test_what_is_wrong_otherwise_is_not_called_busy(tmp_path: Path) -> None:
     with (
         closing(Store(tmp_path / "control.db")) as store,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections import defaultdict
@@ -16,6 +17,7 @@ import pytest
 from tailrace.changelog import LogReader, Subscribers
 from tailrace.errors import LogError, SinkError
 from tailrace.schema import Column
+from tailrace.spark.control import Orders
 from tailrace.spark.source import LogSource
 from tailrace.spark.task import nobody_writes, writing
 from tailrace.spec import Batch, Sharding
@@ -175,6 +177,24 @@ def test_until_never_reads_past_the_target(stage: Stage, sink: MakeSink) -> None
     assert query.drain(30)
     assert query.error() is None
     assert len(read_lines(stage.out)) == target
+
+
+def test_orders_wait_for_space_on_the_disk(stage: Stage, sink: MakeSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = stage.shop.commit(5)
+    query = stage.start(sink())
+    stage.delivered(query, target)
+    full = iter([True, True, False])
+    give = query._control.give
+
+    def tried(orders: Orders) -> None:
+        if next(full):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        give(orders)
+
+    monkeypatch.setattr(query._control, "give", tried)
+    assert not query.until(target)
+    assert query.drain(30)
+    assert (query.is_active(), query.error()) == (False, None)
 
 
 def test_drain_leaves_nothing_half_done(stage: Stage, sink: MakeSink) -> None:

@@ -28,6 +28,7 @@ from tailrace.control.ledger import Ledger
 from tailrace.control.schemas import SchemaRegistry
 from tailrace.errors import Action, LogError, SourceError, TailraceError, decide
 from tailrace.machine import lifeline, signals
+from tailrace.machine.space import full_disk
 from tailrace.registry import SOURCES
 
 STATUS_S = 0.5
@@ -103,6 +104,11 @@ class Tap:
                 if decide(error) is Action.STOP:
                     raise
                 self._wait_before_retry(error)
+            except OSError as error:
+                full = full_disk(error)
+                if full is None:
+                    raise
+                self._wait_before_retry(full)
         self._publish("stopped")
 
     def _run_once(self) -> None:

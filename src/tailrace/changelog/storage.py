@@ -7,7 +7,6 @@ the bytes and the name are durable.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from tailrace.errors import LogError
 from tailrace.machine.durable import make_directory, replace_file, sync_directory
+from tailrace.machine.space import FULL
 
 
 class Directory:
@@ -144,7 +144,7 @@ def _space_errors(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno not in FULL:
             raise
         raise LogError(
             "log.no_space",

@@ -15,6 +15,7 @@ from sqlalchemy import event
 
 from tailrace.control.migrations import migrate
 from tailrace.errors import SetupError
+from tailrace.machine.space import no_space
 
 BUSY_MS = 30_000
 
@@ -33,12 +34,15 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
-        """All of it or nothing; transactions are one after another. Raises `store.busy` where its turn did not come."""
+        """All of it or nothing; transactions are one after another. Raises `store.busy` where its turn did not come,
+        `disk.full` where there is no space for it."""
         try:
             with self._engine.begin() as connection:
                 yield connection
         except (sa.exc.OperationalError, sqlite3.OperationalError) as error:
-            if not _is_busy(error):
+            if _code(error) == sqlite3.SQLITE_FULL:
+                raise no_space(f"the control store says: {error}", str(self.path)) from error
+            if _code(error) not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise
             raise SetupError(
                 "store.busy",
@@ -62,10 +66,10 @@ def _alone_in(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _is_busy(error: sa.exc.OperationalError | sqlite3.OperationalError) -> bool:
+def _code(error: sa.exc.OperationalError | sqlite3.OperationalError) -> int:
+    """SQLite's code, without what it is extended by."""
     cause = error.orig if isinstance(error, sa.exc.OperationalError) else error
-    code = getattr(cause, "sqlite_errorcode", 0) & 0xFF  # without what the code is extended by
-    return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    return int(getattr(cause, "sqlite_errorcode", 0)) & 0xFF
 
 
 def _configure(connection: Any, _: Any) -> None:

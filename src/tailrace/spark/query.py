@@ -22,6 +22,7 @@ from tailrace.contracts import Delivery, Gather, RecordSink, Sink, Span
 from tailrace.errors import LogError, SparkError, TailraceError
 from tailrace.jvm import reason
 from tailrace.machine.durable import replace_file
+from tailrace.machine.space import full_disk
 from tailrace.sinks.tables import Care, TableSink
 from tailrace.spark.carrier import Carrier, Flow
 from tailrace.spark.checkpoint import Checkpoint
@@ -175,17 +176,17 @@ class Query:
             return SparkError("spark.jvm_lost", "Spark's JVM ended", hint="The Spark log says why", where=self.name)
         return None if failure is None else _as_error(failure, self.name)
 
-    def until(self, target: int) -> None:
-        """Never read past `target`, an end of a transaction. `progress().offset` tells when it is
-        delivered."""
-        self._order(replace(self._orders, target=target))
+    def until(self, target: int) -> bool:
+        """Never read past `target`, an end of a transaction. `progress().offset` tells when it is delivered. False
+        where there is no space on the disk for the order: give it again."""
+        return self._order(replace(self._orders, target=target))
 
     def drain(self, timeout: float) -> bool:
         """Finish the batch that runs, start no other, and stop. False if that took longer than `timeout`
         seconds: then the query still runs, for it is never stopped inside a batch."""
-        self._order(replace(self._orders, drain=True))
-        deadline = time.monotonic() + timeout
-        while self.is_active() and not self._control.drained():
+        deadline, ordered = time.monotonic() + timeout, False
+        while self.is_active() and not (ordered and self._control.drained()):
+            ordered = ordered or self._order(replace(self._orders, drain=True))
             if time.monotonic() >= deadline:
                 return False
             time.sleep(WAIT_S)
@@ -193,9 +194,15 @@ class Query:
             self._stream.stop()
         return True
 
-    def _order(self, orders: Orders) -> None:
+    def _order(self, orders: Orders) -> bool:
         self._orders = orders
-        self._control.give(orders)
+        try:
+            self._control.give(orders)
+        except OSError as error:
+            if full_disk(error) is None:
+                raise
+            return False
+        return True
 
     def _options(self) -> Options:
         limits = self._flow.limits
@@ -269,6 +276,9 @@ def _as_error(failure: BaseException, where: str) -> TailraceError:
     known = find(text)
     if known is not None:
         return known
+    full = full_disk(failure, where)
+    if full is not None:
+        return full
     if any(sign in text for sign in WORKER_LOST):
         return SparkError(
             "spark.worker_lost",

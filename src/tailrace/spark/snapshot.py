@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from tailrace.contracts import ChunkId, Extent, Staged
 from tailrace.errors import SparkError, TailraceError
+from tailrace.machine.space import full_disk
 
 Task = list[tuple[ChunkId, Extent]]
 Outcome = Staged | TailraceError
@@ -44,6 +45,11 @@ class ReadHere:
                 outcomes.append(self.source.read_chunk(chunk, extent, self.folder))
             except TailraceError as error:
                 return [*outcomes, error]
+            except OSError as error:
+                full = full_disk(error)
+                if full is None:
+                    raise
+                return [*outcomes, full]
         return outcomes
 
 
@@ -59,5 +65,6 @@ class ReadInSpark:
             outcomes: list[Outcome] = self.spark.sparkContext.parallelize([task], 1).flatMap(self.here).collect()
         except (Py4JError, PySparkException, OSError) as error:
             text = str(error).strip().splitlines()
-            return [SparkError("spark.worker_lost", text[0] if text else "a task was lost", hint="It is retried")]
+            lost = SparkError("spark.worker_lost", text[0] if text else "a task was lost", hint="It is retried")
+            return [full_disk(error) or lost]
         return outcomes

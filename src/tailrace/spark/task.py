@@ -22,6 +22,7 @@ from pyspark import TaskContext
 
 from tailrace.contracts import Delivery, RecordSink, Span
 from tailrace.errors import SinkError, TailraceError
+from tailrace.machine.space import full_disk
 from tailrace.spark.passage import pack
 
 SPAN = "tailrace.span"
@@ -83,8 +84,8 @@ class WriteTask:
                 counts.setdefault(number, Count()).add(count)
             yield _restored(batch.select(list(self.columns)))
 
-    def _unexpected(self, failure: Exception) -> SinkError:
-        return SinkError(
+    def _unexpected(self, failure: Exception) -> TailraceError:
+        return full_disk(failure, self.sink.id) or SinkError(
             "sink.failed",
             f"{type(failure).__name__}: {failure}",
             hint="This is a defect of the sink: please report it with the Spark log",

@@ -1,9 +1,29 @@
-"""A sink's status says so when the batch bound is the bottleneck, and only then."""
+"""A sink's life: it says so when the batch bound is its bottleneck, and waits where a disk is full."""
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tailrace.errors import RETRYABLE
+from tailrace.sinks.file import FileSink
 from tailrace.spark.query import Progress
-from tailrace.supervisor.run.deliveries import BOUND_WARNING_BATCHES, _Pressure
+from tailrace.spec import Platform, load_pipelines
+from tailrace.supervisor.layout import Layout
+from tailrace.supervisor.run.deliveries import BOUND_WARNING_BATCHES, SinkRunner, _Pressure
+from tailrace.testing.waiting import eventually
+from tests.spark.logs import Shop
+
+DOCUMENT = """
+metadata: {{name: feed}}
+spec:
+  source: {{type: postgres, config: {{id: shop, dsn: "postgresql://nobody@nowhere/x", tables: [public.t]}}}}
+  sinks: [{{type: file, config: {{id: files, path: {folder}/files, roll: {{every: 100ms}}}}}}]
+"""
 
 
 def test_a_run_of_batches_that_only_the_bound_ended_is_a_warning() -> None:
@@ -19,3 +39,40 @@ def test_one_batch_that_took_all_there_was_ends_the_warning() -> None:
     assert pressure.warnings(Progress(0, 20, bound_limited=20))
     assert pressure.warnings(Progress(0, 21, bound_limited=20)) == ()
     assert pressure.warnings(Progress(0, 30, bound_limited=29)) == ()
+
+
+def test_a_full_disk_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark's JVM, which writes the checkpoint, may write nothing for a while."""
+    (tmp_path / "feed.yaml").write_text(DOCUMENT.format(folder=tmp_path))
+    [pipeline] = load_pipelines([tmp_path / "feed.yaml"])
+    [sink] = pipeline.sinks
+    assert isinstance(sink, FileSink)
+    platform = Platform.from_document({"data_dir": str(tmp_path / "data"), "retry": {"initial": "50ms", "max": "50ms"}})
+    shop = Shop(Layout(platform.data_dir).log("shop"))
+    runner = SinkRunner(spark, pipeline, "file", sink, platform, "postgresql")
+    with no_space_for(spark):
+        runner.start()
+        shop.commit(2)
+        eventually(lambda: runner.status(0).error, 60)
+        error = runner.status(0).error
+        assert error is not None
+        assert (error["code"], runner.failure) == ("disk.full", None), error
+        assert error["code"] in RETRYABLE
+        assert "free space" in error["hint"]
+    eventually(lambda: runner.status(0).tables, 60, what=lambda: str(runner.status(0)))
+    runner.drain()
+    runner.join()
+    assert [table.rows for table in runner.status(0).tables.values()] == [2]
+
+
+@contextmanager
+def no_space_for(spark: SparkSession) -> Iterator[None]:
+    """Whatever the JVM writes to files, the system refuses."""
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    jvm: int = gateway.proc.pid
+    before = resource.prlimit(jvm, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+    try:
+        yield
+    finally:
+        resource.prlimit(jvm, resource.RLIMIT_FSIZE, before)

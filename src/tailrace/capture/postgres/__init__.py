@@ -195,7 +195,8 @@ class PostgresSource(Model):
         """Up to where the server has made commits durable by now."""
         from tailrace.capture.postgres.catalog import PostgresCatalog
 
-        return PostgresCatalog(self.conninfo()).current_position()
+        with closing(PostgresCatalog(self.conninfo())) as catalog:
+            return catalog.current_position()
 
     def deploy(self, resume: Mapping[str, str] | None) -> list[Part]:
         """Make slot and publications ahead of the first run; `resume` is the log's position, if there is a log."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tailrace.errors import TailraceError
+from tailrace.errors import Action, TailraceError, decide
 from tailrace.machine import signals
 from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.layout import Layout, run_lock
@@ -36,7 +36,7 @@ class Supervisor:
         self._layout = Layout(platform.data_dir)
         self._started = time.time()
         self._stopping = threading.Event()
-        self._positions: dict[str, str] | None = None
+        self._positions: dict[str, str] = {}
         self._targets: dict[str, int] = {}
         self._finishing = False
         sources = {pipeline.source_id: pipeline for pipeline in pipelines}
@@ -124,31 +124,45 @@ class Supervisor:
                 return
             self._stopping.wait(FINISHING_TICK_S if self._finishing else TICK_S)
 
-    def _nothing_left(self) -> bool:
-        """Every sink has stopped for good, or cannot get on because its tap or its snapshot has."""
+    def _dead(self) -> set[str]:
+        """Sources whose tap or snapshot has stopped for good."""
         dead = {name for name, tap in self._taps.items() if tap.failure is not None}
-        dead |= {name for name, thread in self._snapshots.items() if thread.failure is not None}
+        return dead | {name for name, thread in self._snapshots.items() if thread.failure is not None}
+
+    def _nothing_left(self) -> bool:
+        """Every sink has stopped for good, or cannot get on because its source has."""
+        dead = self._dead()
         return all(runner.failure is not None or runner.source_id in dead for runner in self._runners)
 
     def _is_finished(self) -> bool:
         """Wait for snapshots, then fix each source's position once, then each log's target once, then wait for the
-        sinks."""
+        sinks. What has stopped for good is not waited for."""
         if any(thread.busy for thread in self._snapshots.values()):
             return False
-        if self._positions is None:
-            self._positions = {p.source_id: p.source.current_position() for p in self._pipelines}  # type: ignore[attr-defined]
-        for name, position in self._positions.items():
-            tap = self._taps[name]
-            if name not in self._targets and tap.caught_up_with(position):
+        for name, tap in self._taps.items():
+            self._fix_position(name, tap)
+            if name not in self._targets and name in self._positions and tap.caught_up_with(self._positions[name]):
                 self._targets[name] = tap.head()
                 for runner in self._runners:
                     if runner.source_id == name:
                         runner.until(self._targets[name])
+        dead = self._dead()
         return all(
             runner.failure is not None
+            or runner.source_id in dead
             or (runner.source_id in self._targets and runner.offset() >= self._targets[runner.source_id])
             for runner in self._runners
         )
+
+    def _fix_position(self, name: str, tap: TapProcess) -> None:
+        """Ask the source, once it can be asked: an outage is waited for."""
+        if name in self._positions or not tap.is_streaming():
+            return
+        try:
+            self._positions[name] = tap.source.current_position()  # type: ignore[attr-defined]
+        except TailraceError as error:
+            if decide(error) is Action.STOP:
+                raise
 
     def _shut_down(self) -> None:
         for thread in self._snapshots.values():

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from tailrace.backoff import Backoff
 from tailrace.contracts import Delivery, Sink
 from tailrace.errors import Action, SparkError, TailraceError, decide
+from tailrace.machine.space import full_disk
 from tailrace.sinks.tables import Care
 from tailrace.spark.query import Progress, Query, start_query
 from tailrace.spark.task import Count
@@ -66,7 +67,8 @@ class SinkRunner(threading.Thread):
             except TailraceError as error:
                 self._handle(error)
             except Exception as error:
-                self._handle(SparkError("spark.internal", f"{type(error).__name__}: {error}", hint="please report it"))
+                text = f"{type(error).__name__}: {error}"
+                self._handle(full_disk(error) or SparkError("spark.internal", text, hint="please report it"))
             if self._state == "failed":
                 return
         self._state = "stopped"
@@ -74,8 +76,6 @@ class SinkRunner(threading.Thread):
     def until(self, target: int) -> None:
         """Deliver up to `target` and then nothing more."""
         self._target = target
-        if self._query is not None:
-            self._query.until(target)
 
     def drain(self) -> None:
         """Finish the running batch and stop; `join` waits for it."""
@@ -130,17 +130,20 @@ class SinkRunner(threading.Thread):
             batch=document.spec.batch,
             sharding=document.spec.sharding,
         )
-        if self._target is not None:
-            query.until(self._target)
         self._state, self._error = "running", None
         self._care = query.care()
         with tended(self._care, self.name):
             self._watch(query)
 
     def _watch(self, query: Query) -> None:
-        while query.is_active() and not self._halt.wait(WATCH_S):
+        ordered = None
+        while query.is_active() and not self._halt.is_set():
+            target = self._target
+            if target != ordered and target is not None and query.until(target):
+                ordered = target
             if query.progress().batches:
                 self._backoff.reset()
+            self._halt.wait(WATCH_S)
         if query.is_active():
             query.drain(DRAIN_S)
         error = query.error()

@@ -25,6 +25,7 @@ from tailrace.contracts import ChunkId, Extent, Staged
 from tailrace.control import Store
 from tailrace.control.ledger import Ledger, Run, TableRequest, TableRun
 from tailrace.errors import Action, SourceError, TailraceError, decide
+from tailrace.machine.space import full_disk
 from tailrace.spark.snapshot import Outcome, Read, ReadHere, ReadInSpark, Task
 from tailrace.spec import Platform
 from tailrace.supervisor.layout import Layout
@@ -237,6 +238,8 @@ class SnapshotThread(threading.Thread):
                 self.failure = error
         except Exception as error:  # nobody waits for a thread that ended without a word
             text = f"{type(error).__name__}: {error}"
+            if full_disk(error) is not None:
+                return  # the next step tries again
             self.failure = SourceError("snapshot.crashed", text, hint="start again; if it comes back, please report it")
         self.failure = self.failure or self._snapshots.failure
 

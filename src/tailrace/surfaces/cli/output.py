@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tailrace.errors import TailraceError
+from tailrace.machine.space import full_disk
 
 if TYPE_CHECKING:
     from tailrace.sinks.tables import Debt
@@ -22,16 +23,19 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 
 @contextmanager
 def guard(as_json: bool) -> Iterator[None]:
-    """Turn a `TailraceError` into its report and exit code. Anything else is a bug and stays a traceback."""
+    """Turn a `TailraceError`, and a full disk, into its report and exit code. Anything else is a bug and stays a
+    traceback."""
     try:
         yield
     except TailraceError as error:
-        if as_json:
-            say_json({"ok": False, "problems": _problems(error)})
-        else:
-            for problem in _problems(error):
-                _say_problem(problem)
+        _report(error, as_json)
         raise typer.Exit(error.exit_code) from None
+    except OSError as error:
+        full = full_disk(error)
+        if full is None:
+            raise
+        _report(full, as_json)
+        raise typer.Exit(full.exit_code) from None
 
 
 def say(text: str, *, color: str | None = None) -> None:
@@ -48,6 +52,14 @@ def debt(found: DebtStatus | Debt) -> str:
     """What upkeep would remove, in words."""
     small = f"{found.files:,} files, {found.small_files:,} small"
     return f"{small}, {found.delete_files:,} delete files, {found.snapshots:,} snapshots"
+
+
+def _report(error: TailraceError, as_json: bool) -> None:
+    if as_json:
+        say_json({"ok": False, "problems": _problems(error)})
+        return
+    for problem in _problems(error):
+        _say_problem(problem)
 
 
 def _say_problem(problem: dict[str, Any]) -> None:
