@@ -20,7 +20,6 @@ from pyspark.sql.types import DataType, DateType, DecimalType, IntegerType, Long
 from tailrace.capture.staging import read_staged
 from tailrace.contracts import Extent
 from tailrace.schema import TableSchema
-from tailrace.sinks.lake.columns import JSON, is_verbatim, text, type_of, value
 from tailrace.sinks.lake.evolve import SOFT, UNFIT
 from tailrace.sinks.lake.fold import Reading
 from tailrace.sinks.lake.sql import literal, quoted
@@ -82,20 +81,15 @@ class Comparison:
     def __init__(self, spark: SparkSession, schema: TableSchema, lake: Mapping[str, DataType]) -> None:
         self._spark, self._schema = spark, schema
         self._lake = lake
-        verbatim = [column for column in schema.columns if is_verbatim(column.type)]
-        self._reading = Reading(
-            {column.name: lake.get(column.name, StringType()) for column in schema.columns},
-            schema.key,
-            tuple(column.name for column in verbatim if column.type in JSON),
-            tuple(column.name for column in verbatim if column.type not in JSON),
+        self._reading = Reading.of(
+            schema, {column.name: lake.get(column.name, StringType()) for column in schema.columns}
         )
-        self._declared = {column.name: type_of(column.type, variant=False) for column in schema.columns}
 
     @property
     def orders_keys(self) -> bool:
         """Whether a range of keys is the same here and in the database."""
         return bool(self._schema.key) and all(
-            isinstance(self._lake.get(name), _ORDERED) and isinstance(self._declared[name], _ORDERED)
+            isinstance(self._lake.get(name), _ORDERED) and isinstance(self._reading.declared[name], _ORDERED)
             for name in self._schema.key
         )
 
@@ -113,7 +107,7 @@ class Comparison:
     def source(self, images: DataFrame) -> DataFrame:
         """The source's side."""
         rows = images.filter("after is not null").select("key", self._reading.parsed("after").alias("row"))
-        cells = {name: F.expr(self._from_text(_field(name), name)) for name in self._reading.types}
+        cells = {name: F.expr(self._reading.canonical(name, _field(name))) for name in self._reading.types}
         return rows.select(F.col("key").alias(SPELLED), *_aliased(cells))
 
     def lake(self, table: DataFrame, *, soft: bool) -> DataFrame:
@@ -139,10 +133,11 @@ class Comparison:
         if not self._schema.key:
             return self._spark.createDataFrame([], f"{KEY} string")
         found = self._spark.createDataFrame([(key,) for key in keys], "key string")
-        rows = found.select(F.from_json("key", self._reading.key_texts).alias("row"))
+        rows = found.select(self._reading.of_key().parsed("key").alias("row"))
         places = {name: place for place, name in enumerate(self._reading.types)}
-        cells = [F.expr(self._from_text(_field(name), name)).alias(_cell(places[name])) for name in self._schema.key]
-        return rows.select(*cells).select(self._key().alias(KEY)).distinct()
+        cells = {name: F.expr(self._reading.canonical(name, _field(name))) for name in self._schema.key}
+        texts = [column.alias(_cell(places[name])) for name, column in cells.items()]
+        return rows.select(*texts).select(self._key().alias(KEY)).distinct()
 
     # -- compared --------------------------------------------------------------------------------------------
 
@@ -206,26 +201,11 @@ class Comparison:
             above = (F.col(quoted(name)) > limit) | ((F.col(quoted(name)) == limit) & above)
         return above
 
-    # -- one column's text -----------------------------------------------------------------------------------
-
-    def _from_text(self, found: str, name: str) -> str:
-        """SQL: the text of a value of the source, from JSON text. What its column cannot hold is marked."""
-        target = self._reading.types[name]
-        if isinstance(target, StringType):
-            target = self._declared[name]
-        if isinstance(target, StringType):
-            return found
-        return f"coalesce({text(value(found, target), target)}, concat('?', {found}))"
-
     def _from_table(self, name: str, present: set[str]) -> str:
-        """SQL: the text of a value of the lake. A column that became text holds what several writers spelled."""
-        target, found = self._reading.types[name], quoted(name)
+        """SQL: the text of a value of the lake."""
         if name not in present:
             return "cast(null as string)"
-        if isinstance(target, StringType):
-            return self._from_text(found, name)
-        kept = f"concat('?', element_at(`{UNFIT}`, {literal(name)}))" if UNFIT in present else "null"
-        return f"coalesce({text(found, target)}, {kept})"
+        return self._reading.canonical_here(name, quoted(name), UNFIT if UNFIT in present else None)
 
 
 def _load(named: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -46,8 +46,8 @@ class Feed:
     def add(self, schema: TableSchema, op: str, image: Image | None = None, **more: Any) -> Feed:
         """One change. `image`: the row, or the key's columns of a delete."""
         key = _key(schema, image) if image and schema.key else None
-        images = {"after" if op in "cur" else "before": _text(image)}
-        self._waiting.append(Row(op, _text(key), table=schema, **{**images, **more}))
+        images = {"key": _text(key), "after" if op in "cur" else "before": _text(image)}
+        self._waiting.append(Row(op, table=schema, **{**images, **more}))
         return self
 
     def say(self) -> Feed:

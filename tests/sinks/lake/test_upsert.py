@@ -127,17 +127,42 @@ def test_types_are_exact(lake: MakeLake) -> None:
 
 
 def test_a_negative_zero_stays_one(lake: MakeLake) -> None:
-    """A parser of JSON takes it for the integer 0."""
-    edges = schema_of(8, "edges", {"id": "bigint", "f": "real", "g g": "double precision", "d": "numeric(4,2)"})
+    """A parser of JSON takes it for the integer 0. One in a document is no column's."""
+    kinds = {"id": "bigint", "f": "real", "g g": "double precision", "d": "numeric(4,2)"}
+    edges = schema_of(8, "edges", {**kinds, "j": "json"})
     table = lake(evolution="adapt")
-    table.feed.add(edges, "c", {"id": 1}, after='{"id":1,"f":-0,"g g":-0,"d":"1"}')
-    table.feed.add(edges, "c", {"id": 2}, after='{"id":2,"f":0,"g g":0,"d":"1"}')
+
+    def add(op: str, key: int, members: str) -> None:
+        table.feed.add(edges, op, {"id": key}, after=f'{{"id":{key},{members}}}')
+
+    add("c", 1, '"f":-0,"g g":-0,"d":"1","j":{"f":-0}')
+    add("c", 2, '"f":0,"g g":0,"d":"1","j":{"f":-0,"g g":-0}')
+    add("c", 4, '"f":0,"g g":0,"d":"1","j":"\\"f\\":-0,"')
+    add("c", 5, '"f":0,"g g":0,"d":"1","j":{"f":-0,"g g": -0}')
     table.keep()
-    table.feed.add(edges, "u", {"id": 2}, after='{"id":2,"f":-0.5,"g g":-0,"d":"NaN"}')  # in the slower way
-    table.feed.add(edges, "c", {"id": 3}, after='{"d":"1","id":3,"f":0,"g g":-0}')
+    add("u", 2, '"f":-0.5,"g g":-0,"d":"NaN","j":-0')  # in the slower way
+    add("c", 3, '"g g":-0,"d":"1","j":{"f":-0},"f":0')
     table.keep()
-    rows = [(str(row["f"]), str(row["g g"])) for row in table.rows("public__edges")]
-    assert rows == [("-0.0", "-0.0"), ("-0.5", "-0.0"), ("0.0", "-0.0")]
+    rows = [(str(row["f"]), str(row["g g"]), row["j"]) for row in table.rows("public__edges")]
+    assert rows == [
+        ("-0.0", "-0.0", '{"f":-0}'),
+        ("-0.5", "-0.0", "-0"),
+        ("0.0", "-0.0", '{"f":-0}'),
+        ("0.0", "0.0", '"\\"f\\":-0,"'),
+        ("0.0", "0.0", '{"f":-0,"g g": -0}'),
+    ]
+
+
+def test_an_array_keeps_its_negative_zeros(lake: MakeLake) -> None:
+    points = schema_of(8, "points", {"id": "bigint", "fs": "real[]", "gs": "double precision[]"})
+    table = lake()
+    for number, numbers in enumerate(("[-0]", "[0,-0,-0.5,null]", '[1e+20, -0, "NaN"]'), 1):
+        table.feed.add(points, "c", {"id": number}, after=f'{{"id":{number},"fs":{numbers},"gs":{numbers}}}')
+    table.keep()
+    rows = [(str(row["fs"]), str(row["gs"])) for row in table.rows("public__points")]
+    expected = ["[-0.0]", "[0.0, -0.0, -0.5, None]"]
+    assert rows[:2] == [(each, each) for each in expected]
+    assert rows[2][1] == "[1e+20, -0.0, nan]"
 
 
 def test_json_as_variants(spark: SparkSession, tmp_path: Path) -> None:

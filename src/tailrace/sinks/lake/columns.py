@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 )
 
 MAX_DIGITS = 38
+FLOATS = (DoubleType, FloatType)
 
 TEXT = StringType()
 
@@ -57,12 +58,12 @@ _TEXTS = (
 
 
 def is_verbatim(spelled: str) -> bool:
-    """Whether values may be JSON other than strings, whose text must stay as it is: JSON's own types, and those of the
-    user's."""
-    if spelled in JSON:
+    """Whether values may be JSON other than strings, whose text must stay as it is: JSON's own types, those of the
+    user's, and arrays of floats, whose negative zeros a parser of JSON takes for integers."""
+    kind = type_of(spelled, variant=False)
+    if spelled in JSON or (isinstance(kind, ArrayType) and isinstance(kind.elementType, FLOATS)):
         return True
-    known = isinstance(type_of(spelled, variant=False), StringType) and not spelled.startswith(("numeric", *_TEXTS))
-    return known and not spelled.endswith("[]")
+    return isinstance(kind, StringType) and not spelled.startswith(("numeric", *_TEXTS))
 
 
 def type_of(spelled: str, *, variant: bool) -> DataType:
@@ -160,9 +161,14 @@ def _exact_decimal(text: str, target: DecimalType) -> str:
     return f"if(({plain}) and ({few} or {digits} <= {target.scale}), {found}, null)"
 
 
+_NEGATIVE_ZERO = r"'(?<=[\\[, ])-0(?=[\\], ])'"
+"""SQL: a pattern. In an array of floats nothing else can stand like this."""
+
+
 def _array(text: str, element: DataType) -> str:
     """Null where an element does not fit, as in an array with more dimensions than the type has."""
-    texts = f"from_json({text}, 'array<string>')"
+    signed = f"regexp_replace({text}, {_NEGATIVE_ZERO}, '-0.0')" if isinstance(element, FLOATS) else text
+    texts = f"from_json({signed}, 'array<string>')"
     if isinstance(element, StringType):
         return f"if(startswith({text}, '[['), null, {texts})"
     values = f"transform({texts}, e -> {value('e', element)})"

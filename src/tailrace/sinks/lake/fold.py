@@ -7,6 +7,7 @@ value only the table itself has.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,10 +15,12 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import (
+    BinaryType,
     BooleanType,
     DataType,
+    DateType,
+    DecimalType,
     DoubleType,
-    FloatType,
     IntegerType,
     LongType,
     StringType,
@@ -25,9 +28,12 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VariantType,
 )
 
-from tailrace.sinks.lake.columns import text, value
+from tailrace.schema import TableSchema
+from tailrace.sinks.lake.columns import FLOATS, JSON, is_verbatim, text, type_of, value, wider
+from tailrace.sinks.lake.evolve import UNFIT
 from tailrace.sinks.lake.sql import literal, quoted
 from tailrace.sinks.lake.verbatim import members
 
@@ -35,11 +41,17 @@ from tailrace.sinks.lake.verbatim import members
 @dataclass(frozen=True)
 class Reading:
     """How rows are read: the type of each column of the version, and its key. Values are read as texts first, so that
-    those a column does not hold can be told."""
+    those a column does not hold can be told.
+
+    Two keys are the same where the log spells them alike. Spark's own equality is another: -0 equals 0, and of JSON it
+    knows none. So keys are compared by their canonical texts, of which there is one for each spelling in the log:
+    `canonical` makes it from the log's text, `canonical_here` from what the table holds."""
 
     types: Mapping[str, DataType]
+    declared: Mapping[str, DataType]
+    """The types that the columns would have if the table were made now."""
     key: tuple[str, ...]
-    json: tuple[str, ...] = ()
+    documents: tuple[str, ...] = ()
     """Columns whose values are JSON, to be kept as they are..."""
     nested: tuple[str, ...] = ()
     """...and those that may hold some."""
@@ -50,6 +62,24 @@ class Reading:
     hopeful: bool = False
     """Whether a value that its column does not hold is an error. That is quicker."""
 
+    @classmethod
+    def of(cls, schema: TableSchema, types: Mapping[str, DataType], *, lenient: bool = False) -> Reading:
+        """The reading of a version's rows into a table whose columns have these types."""
+        declared = {
+            column.name: type_of(column.type, variant=isinstance(types[column.name], VariantType))
+            for column in schema.columns
+        }
+        verbatim = [column for column in schema.columns if is_verbatim(column.type)]
+        return cls(
+            types,
+            declared,
+            schema.key,
+            tuple(column.name for column in verbatim if column.type in JSON),
+            tuple(column.name for column in verbatim if column.type not in JSON),
+            lenient,
+            tuple(name for name, each in types.items() if isinstance(each, DecimalType) and each == declared[name]),
+        )
+
     @property
     def parts(self) -> StructType:
         """Every column as the text its JSON has; of a hopeful reading, some as their values."""
@@ -57,22 +87,21 @@ class Reading:
             [StructField(name, each if self._is_direct(name) else StringType()) for name, each in self._items()]
         )
 
-    @property
-    def key_texts(self) -> StructType:
-        return StructType([StructField(name, StringType()) for name in self.key])
-
     def hoping(self) -> Reading:
         """The quicker way."""
         return replace(self, hopeful=True)
 
+    def of_key(self) -> Reading:
+        """The reading of keys."""
+        types = {name: each for name, each in self._items() if name in self.key}
+        documents, nested = (tuple(filter(types.__contains__, names)) for names in (self.documents, self.nested))
+        return replace(self, types=types, documents=documents, nested=nested)
+
     def parsed(self, image: str) -> Column:
         """The parts of an image, which is SQL: as a column of its own it would be copied once more."""
         text = F.expr(image)
-        row = F.from_json(text, self.parts, {"mode": "FAILFAST"})
-        for name in () if self.hopeful else self._floating():
-            signed = F.expr(_is_minus_zero(name, image))
-            row = row.withField(quoted(name), F.when((row[name] == "0") & signed, "-0").otherwise(row[name]))
-        for names, only_nested in ((self.json, False), (self.nested, True)):
+        row = F.from_json(self._signed(text), self.parts, {"mode": "FAILFAST"})
+        for names, only_nested in ((self.documents, False), (self.nested, True)):
             if names:
                 found = _members(names, only_nested)(text)
                 for place, name in enumerate(names):
@@ -82,8 +111,10 @@ class Reading:
 
     def typed(self, rows: DataFrame) -> DataFrame:
         """`rows` with the value of each text in `row`, where it has a type that holds it, as `_v0`, `_v1` and so on."""
-        values = {f"_v{place}": F.expr(value(_field(name), each)) for place, (name, each) in enumerate(self._items())}
-        return rows.withColumns(values)
+        values = {
+            f"_v{place}": self._value(name, _field(name), each) for place, (name, each) in enumerate(self._items())
+        }
+        return rows.withColumns({name: F.expr(each) for name, each in values.items()})
 
     def columns(self) -> list[Column]:
         """The version's columns, of rows that are `typed`."""
@@ -102,40 +133,95 @@ class Reading:
         return F.expr(f"if({' or '.join(wrong.values())}, {found}, cast(map() as {_TEXTS}))")
 
     def strict(self) -> list[str]:
-        """The version's columns, from `row` and the `_image` it was, of a hopeful reading. SQL: each function would be
-        calls into the JVM."""
+        """The version's columns, from `row`, of a hopeful reading. SQL: each function would be calls into the JVM."""
         assert self.hopeful
-        return [f"{self._strictly(name, each)} AS {quoted(name)}" for name, each in self._items()]
+        return [
+            f"{_field(name) if self._is_direct(name) else _fitting(_field(name), each)} AS {quoted(name)}"
+            for name, each in self._items()
+        ]
 
-    def _strictly(self, name: str, each: DataType) -> str:
-        field = _field(name)
-        if isinstance(each, DoubleType):
-            return f"if({field} = 0 and {_is_minus_zero(name, IMAGE)}, cast('-0' as double), {field})"
-        if isinstance(each, FloatType):
-            return _fitting(f"if({field} = '0' and {_is_minus_zero(name, IMAGE)}, '-0', {field})", each)
-        return field if self._is_direct(name) else _fitting(field, each)
+    # -- the same key ----------------------------------------------------------------------------------------
+
+    def is_plain(self, name: str) -> bool:
+        """Whether two values of the column are equal to Spark exactly where the log spells them alike."""
+        plain = _TOTAL if self.lenient else _EXACT
+        return self._is_as_declared(name) and isinstance(self.types[name], plain)
+
+    def is_ordered(self, name: str) -> bool:
+        """Whether values of the log are in the order of the table's: a JSON string has its quotes there."""
+        return self._is_as_declared(name) and name not in self.documents
+
+    def _is_as_declared(self, name: str) -> bool:
+        """Whether the column has the type of the source's column, or a wider one."""
+        declared, target = self.declared[name], self.types[name]
+        return target == declared or wider(declared, target)
+
+    def canonical(self, name: str, found: str) -> str:
+        """SQL: the text by which a value is compared, from the log's text. What the column cannot hold is marked."""
+        target = self._compared(name)
+        if isinstance(target, StringType):
+            return found
+        return f"coalesce({text(self._value(name, found, target), target)}, concat('?', {found}))"
+
+    def canonical_here(self, name: str, found: str, aside: str | None) -> str:
+        """SQL: the same of a value in the table. A column that became text holds what several writers spelled. `aside`:
+        the map of values that did not fit, where there is one."""
+        target = self.types[name]
+        if isinstance(target, StringType):
+            return self.canonical(name, found)
+        kept = "null" if aside is None else f"concat('?', {_aside(name, aside)})"
+        return f"coalesce({text(found, target)}, {kept})"
+
+    def text_here(self, name: str, found: str) -> str:
+        """SQL: the text of a value in the table, as a change would have it."""
+        made = text(found, self.types[name])
+        return f"coalesce({made}, {_aside(name, UNFIT)})" if self.lenient else made
+
+    def _compared(self, name: str) -> DataType:
+        """The type in which two values of the column are compared."""
+        target = self.types[name]
+        return self.declared[name] if isinstance(target, StringType) else target
+
+    def _value(self, name: str, found: str, target: DataType) -> str:
+        """SQL: the value of a text in the log; null where it does not fit. Where the source's column is text and the
+        table's is not, a text fits only if the type would write the same: 03 is not 3."""
+        made = value(found, target)
+        if isinstance(self.declared[name], StringType) and not isinstance(target, StringType):
+            return f"if({text(made, target)} = {found}, {made}, null)"
+        return made
+
+    # -- how a column is read --------------------------------------------------------------------------------
+
+    def _signed(self, image: Column) -> Column:
+        """The image with a float -0 as -0.0: the parser would take it for the integer 0. Nothing else is touched but
+        JSON inside the image, which is not read from here."""
+        floats = [name for name in self.types if name in self.nested or isinstance(self._compared(name), FLOATS)]
+        if not floats:
+            return image
+        names = "|".join(re.escape(json.dumps(name, ensure_ascii=False)) for name in floats)
+        signed = F.regexp_replace(image, f"([{{,] ?(?:{names}): ?-0)(?=[,}}])", "$1.0")
+        return F.when(image.contains('":-0') | image.contains('": -0'), signed).otherwise(image)
 
     def _is_direct(self, name: str) -> bool:
         """Whether the parser itself makes the value, exactly or not at all. It rounds decimals, and takes a date with
         anything behind it for a date. The text of a number is slow."""
         return self.hopeful and (name in self.bounded or isinstance(self.types[name], _PARSED))
 
-    def _floating(self) -> list[str]:
-        return [name for name, each in self._items() if isinstance(each, DoubleType | FloatType)]
-
     def _items(self) -> list[tuple[str, DataType]]:
         return list(self.types.items())
 
 
-IMAGE = "_image"
 _TEXTS = "map<string,string>"
 _PARSED = (BooleanType, DoubleType, IntegerType, LongType, TimestampType, TimestampNTZType)
+_TOTAL = (BinaryType, BooleanType, IntegerType, LongType, StringType)
+"""Types that hold every value of a column declared like that, each with one spelling in the log."""
+_EXACT = (*_TOTAL, DateType, DecimalType, TimestampType, TimestampNTZType)
+"""Those too that do not hold every value, but each that they hold has one spelling."""
 
 
-def _is_minus_zero(name: str, image: str) -> str:
-    """SQL: whether the value is spelled -0, which the parser takes for the integer 0."""
-    spelled = (literal(f"{json.dumps(name, ensure_ascii=False)}:-0{end}") for end in ",}")
-    return "(" + " or ".join(f"contains({image}, {each})" for each in spelled) + ")"
+def _aside(name: str, aside: str) -> str:
+    """SQL: the text of a value that did not fit its column."""
+    return f"try_element_at({aside}, {literal(name)})"
 
 
 def _fitting(text: str, target: DataType) -> str:
@@ -155,14 +241,15 @@ def _members(names: Sequence[str], only_nested: bool) -> Callable[[Column], Colu
 def whole(rows: DataFrame, reading: Reading) -> DataFrame:
     """What a batch leaves, where `rows` are the last change of each key and have all columns; of a delete, those of
     the key."""
-    image = "coalesce(after, key)"
-    row = reading.parsed(image).alias("row")
-    return rows.select("key", "op", "ts_us", row, F.expr(image).alias(IMAGE), _no_names("_kept"))
+    return rows.select("op", "ts_us", reading.parsed(_IMAGE).alias("row"), _no_names("_kept"))
 
 
 def with_row(rows: DataFrame, reading: Reading) -> DataFrame:
-    """Each change with its parts in `row`."""
-    return rows.withColumn("row", reading.parsed("after"))
+    """Each change with its parts in `row`; of a delete, those of its key."""
+    return rows.withColumn("row", reading.parsed(_IMAGE))
+
+
+_IMAGE = "coalesce(after, key)"
 
 
 def with_moved(rows: DataFrame, reading: Reading, lazy: Sequence[str], table: DataFrame) -> DataFrame:
@@ -178,11 +265,15 @@ def with_moved(rows: DataFrame, reading: Reading, lazy: Sequence[str], table: Da
 
 def _with_old(moved: DataFrame, reading: Reading, lazy: Sequence[str], table: DataFrame) -> DataFrame:
     """The texts that the table has for the row each was, in `_old`."""
-    asked = moved.withColumn("_was", F.from_json(F.col("headers")["old_key"], reading.key_texts))
-    had = [F.expr(text(quoted(name), reading.types[name])).alias(f"c{place}") for place, name in enumerate(lazy)]
-    keys = [F.col(quoted(name)).alias(f"_key_{place}") for place, name in enumerate(reading.key)]
+    asked = moved.withColumn("_was", reading.of_key().parsed("headers['old_key']"))
+    aside = UNFIT if reading.lenient else None
+    had = [F.expr(reading.text_here(name, quoted(name))).alias(f"c{place}") for place, name in enumerate(lazy)]
+    keys = [
+        F.expr(reading.canonical_here(name, quoted(name), aside)).alias(f"_key_{place}")
+        for place, name in enumerate(reading.key)
+    ]
     same = [
-        F.expr(value(f"_was.{quoted(name)}", reading.types[name])) == F.col(f"_key_{place}")
+        F.expr(reading.canonical(name, f"_was.{quoted(name)}")) == F.col(f"_key_{place}")
         for place, name in enumerate(reading.key)
     ]
     return asked.join(table.select(*keys, F.struct(*had).alias("_old")), same, "left").select(*moved.columns, "_old")
@@ -243,7 +334,7 @@ def folded(rows: DataFrame, lazy: Sequence[str]) -> DataFrame:
         row = row.withField(quoted(name), F.col(f"_lazy_{place}.text"))
     names = F.filter(kept, lambda each: each.isNotNull()).alias("_kept")
     found = recent.groupBy("key").agg(last, *filled)
-    return found.select("key", "last.op", "last.ts_us", row.alias("row"), names)
+    return found.select("last.op", "last.ts_us", row.alias("row"), names)
 
 
 def _field(name: str) -> str:

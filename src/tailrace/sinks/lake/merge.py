@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tailrace.sinks.lake.columns import value
 from tailrace.sinks.lake.fold import Reading
 from tailrace.sinks.lake.ranges import Ranges
 from tailrace.sinks.lake.sql import literal, quoted
@@ -34,14 +33,9 @@ def strict_source(winners: DataFrame, reading: Reading) -> DataFrame:
 
 
 def source(winners: DataFrame, reading: Reading) -> DataFrame:
-    """One typed row per key. The key's columns are the key's, so that a delete has them too."""
-    keyed = reading.typed(winners.withColumn("_key", F.from_json("key", reading.key_texts)))
-    columns = [
-        F.expr(value(f"_key.{quoted(name)}", each)).alias(name) if name in reading.key else column
-        for (name, each), column in zip(reading.types.items(), reading.columns(), strict=True)
-    ]
-    return keyed.select(
-        *columns,
+    """One typed row per key."""
+    return reading.typed(winners).select(
+        *reading.columns(),
         F.col("op").alias(OP),
         F.col("_kept").alias(KEPT),
         reading.misfits().alias(UNFIT),
@@ -95,13 +89,21 @@ class Statement:
         )
 
     def _condition(self) -> str:
-        same = [f"t.{quoted(name)} = s.{quoted(name)}" for name in self.reading.key]
+        same = [self._same(name) for name in self.reading.key]
         ranges = [
             f"t.{quoted(name)} {sign} cast({literal(bound)} as {self.reading.types[name].simpleString()})"
             for name, bounds in self.ranges.items()
             for sign, bound in zip((">=", "<="), bounds, strict=True)
         ]
         return " AND ".join(same + ranges)
+
+    def _same(self, name: str) -> str:
+        """SQL: whether a row and a change have the same value in a column of the key."""
+        here, there = f"t.{quoted(name)}", f"s.{quoted(name)}"
+        if self.reading.is_plain(name):
+            return f"{here} = {there}"
+        kept, new = ("t.`_unfit`", f"s.{UNFIT}") if self.lenient else (None, None)
+        return f"{self.reading.canonical_here(name, here, kept)} = {self.reading.canonical_here(name, there, new)}"
 
     def _updates(self) -> list[tuple[str, str]]:
         found = [(quoted(name), self._new(name)) for name in self.columns if name not in self.reading.key]

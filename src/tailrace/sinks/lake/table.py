@@ -10,15 +10,13 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DecimalType
 
 from tailrace.contracts import Delivery
 from tailrace.errors import SinkError
 from tailrace.failpoints import failpoint
 from tailrace.schema import TableSchema, differences
 from tailrace.sinks.lake import evolve, merge
-from tailrace.sinks.lake.columns import JSON, is_verbatim, type_of
-from tailrace.sinks.lake.fold import IMAGE, Reading, folded, whole, with_moved, with_row
+from tailrace.sinks.lake.fold import Reading, folded, whole, with_moved, with_row
 from tailrace.sinks.lake.ranges import ranges
 from tailrace.sinks.lake.share import Clear, Evolve, Rows, Step
 from tailrace.sinks.lake.target import LOG, Shape, viewed
@@ -163,7 +161,7 @@ class KeptTable:
 
     def _new(self, rows: DataFrame, reading: Reading) -> DataFrame:
         """Inserts, as the table gets them."""
-        return with_row(rows, reading).select("row", F.col("after").alias(IMAGE), *self._alive())
+        return with_row(rows, reading).select("row", *self._alive())
 
     def _upsert(self, reading: Reading, step: Rows) -> bool:
         if step.only_inserts and self._holds_this_log_alone():
@@ -191,7 +189,7 @@ class KeptTable:
         """Add rows. `read` gives them, parsed in one way or another in `row`, and the sink's own columns."""
         hopeful = reading.hoping()
         rows = read(hopeful)
-        others = [name for name in rows.columns if name not in ("row", IMAGE)]
+        others = [name for name in rows.columns if name != "row"]
         strict = rows.selectExpr(*hopeful.strict(), *others)
         if self._hopefully(reading, step.end, lambda: self.target.append(strict, step.end)):
             self._empty = False
@@ -242,7 +240,8 @@ class KeptTable:
         else:
             keys = self._log.keys(max(step.start, self.mark()), step.end, step.schema.id)
             found = ranges(keys, [name for name in reading.types if name in reading.key], reading.types)
-            statement = merge.Statement(columns, reading, found, kept=kept, lenient=lenient, soft=soft)
+            where = {name: bounds for name, bounds in found.items() if reading.is_ordered(name)}
+            statement = merge.Statement(columns, reading, where, kept=kept, lenient=lenient, soft=soft)
             self.target.merge(source, statement.text, step.end)
         self._empty = False
 
@@ -274,22 +273,11 @@ class KeptTable:
 
 def _reading(schema: TableSchema, shape: Shape) -> Reading:
     types = {column.name: shape.schema[column.name].dataType for column in schema.columns}
-    verbatim = [column for column in schema.columns if is_verbatim(column.type)]
-    decimals = [column for column in schema.columns if isinstance(types[column.name], DecimalType)]
-    return Reading(
-        types,
-        schema.key,
-        tuple(column.name for column in verbatim if column.type in JSON),
-        tuple(column.name for column in verbatim if column.type not in JSON),
-        bounded=tuple(column.name for column in decimals if type_of(column.type, variant=False) == types[column.name]),
-        lenient=shape.type(evolve.UNFIT) is not None,
-    )
+    return Reading.of(schema, types, lenient=shape.type(evolve.UNFIT) is not None)
 
 
 def _history(rows: DataFrame, reading: Reading) -> DataFrame:
-    image = "coalesce(after, before, key)"
     others = (
-        f"{image} AS {IMAGE}",
         "op AS _op",
         "timestamp_micros(ts_us) AS _ts",
         "tx_id AS _tx",
@@ -298,4 +286,4 @@ def _history(rows: DataFrame, reading: Reading) -> DataFrame:
         "seq AS _seq",
         "unchanged AS _unchanged",
     )
-    return rows.select(reading.parsed(image).alias("row"), *map(F.expr, others))
+    return rows.select(reading.parsed("coalesce(after, before, key)").alias("row"), *map(F.expr, others))
