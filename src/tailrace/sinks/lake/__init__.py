@@ -123,7 +123,10 @@ class LakeSink(TableSink):
     ] = "adapt"
     dropped_columns: Annotated[
         Literal["keep", "drop"],
-        Field(description="What becomes of a column that the source dropped: it stays, NULL in new rows, or goes too."),
+        Field(
+            description="What becomes of a column that the source dropped: it stays, NULL in new rows and renamed to "
+            "`NAME__dropped` once the source has another column of its name, or goes too."
+        ),
     ] = "keep"
     tables: Annotated[
         dict[str, TableOptions],

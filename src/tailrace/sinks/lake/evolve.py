@@ -1,18 +1,39 @@
-"""Bringing a table's columns to a version of the source's table. Each step may be repeated after a crash."""
+"""Makes a lake table for a version of the source's table, and carries out what `reshape` plans for the next version.
+
+A plan that could not be made anew from half-changed columns is written into the table's properties before its first
+step. A process that finds one there finishes it before anything else (Law 7).
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
-from pyspark.sql.types import ArrayType, BooleanType, DataType, LongType, MapType, StringType, TimestampType
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, BooleanType, DataType, LongType, MapType, StringType, StructType, TimestampType
 
 from tailrace.errors import SinkError
+from tailrace.failpoints import failpoint
 from tailrace.schema import TableSchema, differences
-from tailrace.sinks.lake.columns import TEXT, holds, text, type_of, value, wider
+from tailrace.sinks.lake import reshape
+from tailrace.sinks.lake.columns import holds, text, type_of, value, wider
+from tailrace.sinks.lake.reshape import (
+    Add,
+    CopyText,
+    CopyUnfit,
+    Drop,
+    Existing,
+    Fill,
+    Moves,
+    Note,
+    Plan,
+    Rename,
+    TypeJson,
+    Widen,
+)
 from tailrace.sinks.lake.sql import literal, quoted
-from tailrace.sinks.lake.target import LOG, VERSION, Making, Shape, Target
+from tailrace.sinks.lake.target import DROPPED, LOG, PLAN, VERSION, Making, Shape, Target
 
 if TYPE_CHECKING:
     from tailrace.sinks.lake import LakeSink
@@ -30,8 +51,8 @@ HISTORY: dict[str, DataType] = {
 SOFT: dict[str, DataType] = {"_is_deleted": BooleanType(), "_deleted_at": TimestampType()}
 """What `soft_delete` adds to each row."""
 UNFIT = "_unfit"
-DRAFT = "_tailrace_text_"
-"""What a column that becomes text is called meanwhile."""
+TEXTS = MapType(StringType(), StringType())
+"""The type of `_unfit`: column → the text of a value that does not fit it."""
 
 
 def wanted_types(schema: TableSchema, sink: LakeSink) -> dict[str, DataType]:
@@ -70,34 +91,211 @@ def create(target: Target, schema: TableSchema, sink: LakeSink, log_id: str) -> 
     )
 
 
-def evolve(target: Target, schema: TableSchema, sink: LakeSink, defaults: Mapping[str, str], mark: int | None) -> None:
-    """Bring the columns to `schema`. `defaults`: JSON texts that rows from before have in added columns; the write that
-    fills them carries `mark`."""
+def evolve(target: Target, schema: TableSchema, sink: LakeSink, defaults: Mapping[str, str]) -> None:
+    """Bring the columns to `schema`. `defaults`: what rows from before have in new columns, column → JSON text."""
     shape = target.existing()
     known = shape.version
-    steps = [] if known is None else differences(known, schema)
+    if known is None or known.id != schema.id or schema.follows(known):
+        _carry_out(target, _planned(target, shape, schema, sink, defaults))
+
+
+def to_text(target: Target, columns: Iterable[str]) -> None:
+    """Make columns text, with the values they have."""
+    shape = target.existing()
+    steps = reshape.Steps(shape.types, (), _fold(target))
+    for column in columns:
+        if not isinstance(shape.type(column), StringType):
+            steps.to_text(column)
+    if steps.made:
+        _carry_out(target, Plan.of(shape.types, steps.made, {}))
+
+
+def keep_unfit(target: Target) -> None:
+    """A place for values that do not fit."""
+    target.add_columns({UNFIT: TEXTS})
+
+
+def finish(target: Target, shape: Shape) -> None:
+    """Carry out the rest of a plan that an earlier process began, if there is one."""
+    written = shape.properties.get(PLAN)
+    if not written:
+        return
+    plan = Plan.from_text(written)
+    place = plan.next_step(shape.types)
+    if place is None:
+        raise SinkError(
+            "sink.table_altered",
+            f"the columns of {target.sql_name} were altered by somebody else while Tailrace was changing them",
+            hint=f"undo that (they were {', '.join(plan.before)}), or give the sink another id",
+            where=target.sql_name,
+        )
+    _carry_out_from(target, plan, place)
+
+
+# -- planning ------------------------------------------------------------------------------------------------
+
+
+def _planned(target: Target, shape: Shape, schema: TableSchema, sink: LakeSink, defaults: Mapping[str, str]) -> Plan:
+    table, fold, types = _existing(shape, schema, sink), _fold(target), wanted_types(schema, sink)
+    moves = reshape.mapped(schema.columns, table, fold, drop=sink.dropped_columns == "drop")
+    _refuse_names(target, schema, sink, _staying(table, moves))
+    steps = reshape.Steps(table.columns, types, fold)
+    steps.apply(moves)
+    if _unfit_is_renamed(target, shape, moves):
+        steps.rename_unfit(UNFIT, TEXTS.jsonValue(), moves)
+    new = _fitted(steps, shape, schema, sink, moves) | own_columns(sink)
+    missing = {name: each.jsonValue() for name, each in new.items() if name not in table.columns}
+    steps.add({name: types[name].jsonValue() for name in moves.new} | missing)
+    steps.fill({name: each for name, each in defaults.items() if name in types and each != "null"})
+    properties = {VERSION: json.dumps(schema.as_dict()), DROPPED: json.dumps(moves.others(table))}
+    return Plan.of(table.columns, steps.made, properties)
+
+
+def _existing(shape: Shape, schema: TableSchema, sink: LakeSink) -> Existing:
+    """The table as it is. A table that the source made anew has other columns of the same numbers: names tell then."""
+    version = shape.version
+    current = {} if version is None else {column.name: column.number for column in version.columns}
+    anew = version is not None and {"kind": "recreate"} in differences(version, schema)
+    numbers = {} if anew else {**shape.dropped, **current}
+    own = {*own_columns(sink), UNFIT} - {column.name for column in schema.columns} - set(current)
+    return Existing(shape.types, numbers, frozenset(current), frozenset(own))
+
+
+def _staying(table: Existing, moves: Moves) -> list[str]:
+    """The columns that are neither of the new version nor the sink's, under the names they will have."""
+    gone = {was for was in moves.origins.values() if was is not None} | table.own | set(moves.dropped)
+    return [moves.aside.get(name, name) for name in table.columns if name not in gone]
+
+
+def _unfit_is_renamed(target: Target, shape: Shape, moves: Moves) -> bool:
+    """Whether `_unfit` has values of a column that is renamed or dropped."""
+    names = [*moves.renamed, *moves.dropped]
+    if shape.type(UNFIT) is None or not names:
+        return False
+    named = F.arrays_overlap(F.map_keys(quoted(UNFIT)), F.array(*map(F.lit, names)))
+    return bool(target.session.table(target.sql_name).filter(named).limit(1).collect())
+
+
+def _fitted(
+    steps: reshape.Steps, shape: Shape, schema: TableSchema, sink: LakeSink, moves: Moves
+) -> dict[str, DataType]:
+    """Let columns that are there hold every value of their type at the source, by steps or by a column to be added."""
     types = wanted_types(schema, sink)
-    _refuse_names(target, schema, sink, _staying(shape, steps, sink))
-    for step in steps:
-        if step["kind"] == "rename":
-            target.rename_column(step["from"], step["to"])
-        if step["kind"] == "drop" and sink.dropped_columns == "drop":
-            target.drop_column(step["column"])
-    target.add_columns(types)
-    for column, wanted in types.items():
-        fit(target, column, wanted, schema, sink)
-    filled = {name: each for name, each in defaults.items() if name in types and each != "null"}
-    if filled and mark is not None:
-        _fill(target, filled, mark)
-    target.set_properties({VERSION: json.dumps(schema.as_dict())})
+    added: dict[str, DataType] = {}
+    for name, was in moves.origins.items():
+        match _fit(None if was is None else shape.type(was), types[name], schema, name, sink):
+            case "text":
+                steps.to_text(name)
+            case "wider":
+                steps.widen(name, types[name].jsonValue())
+            case "unfit":
+                added[UNFIT] = TEXTS
+            case "as it is":
+                pass
+    return added
 
 
-def _staying(shape: Shape, steps: list[dict[str, Any]], sink: LakeSink) -> list[str]:
-    """The columns that keep their names."""
-    gone = {step["from"] for step in steps if step["kind"] == "rename"}
-    if sink.dropped_columns == "drop":
-        gone |= {step["column"] for step in steps if step["kind"] == "drop"}
-    return [name for name in shape.schema.names if name not in gone]
+def _fit(
+    present: DataType | None, wanted: DataType, schema: TableSchema, column: str, sink: LakeSink
+) -> Literal["as it is", "wider", "text", "unfit"]:
+    """What makes a column hold every value of `wanted`, by the sink's policy."""
+    if present is None or holds(present, wanted):
+        return "as it is"
+    if wider(present, wanted):
+        return "wider"
+    change = f"{schema.name}.{column} from {present.simpleString()} to {wanted.simpleString()}"
+    match sink.evolution_of(schema):
+        case "adapt":
+            return "text"
+        case "lenient":
+            return "unfit"
+        case "halt":
+            raise SinkError(
+                "sink.incompatible_type",
+                f"the type changed: {change}",
+                hint="set evolution: adapt (the column becomes text) or lenient, then start again: it catches up",
+                where=schema.name,
+            )
+
+
+def _fold(target: Target) -> reshape.Fold:
+    return str if target.TELLS_CASES else str.lower
+
+
+# -- carrying out --------------------------------------------------------------------------------------------
+
+
+def _carry_out(target: Target, plan: Plan) -> None:
+    if not plan.is_repeatable:
+        target.set_properties({PLAN: plan.text()})
+        failpoint("lake.evolve.after_plan")
+    _carry_out_from(target, plan, 0)
+
+
+def _carry_out_from(target: Target, plan: Plan, place: int) -> None:
+    for number, step in enumerate(plan.steps[place:], place):
+        _do(target, step, plan.noted(number + 1))
+    target.set_properties({**plan.properties, **({} if plan.is_repeatable else {PLAN: ""})})
+    failpoint("lake.evolve.after_version")
+
+
+def _do(target: Target, step: reshape.Step, noted: Plan) -> None:
+    match step:
+        case Rename():
+            target.rename_column(step.column, step.to)
+            failpoint("lake.evolve.after_rename")
+        case Drop():
+            target.drop_column(step.column)
+            failpoint("lake.evolve.after_drop")
+        case Add():
+            target.add_columns({name: _type(each) for name, each in step.columns.items()})
+            failpoint("lake.evolve.after_add")
+        case Widen():
+            target.widen_column(step.column, _type(step.type))
+            failpoint("lake.evolve.after_widen")
+        case CopyText():
+            present = target.existing().schema[step.source].dataType
+            _set(target, {step.column: text(quoted(step.source), present)})
+            failpoint("lake.evolve.after_copy")
+        case CopyUnfit():
+            _set(target, {step.column: _renamed_unfit(step)})
+            failpoint("lake.evolve.after_copy_unfit")
+        case Fill():
+            _set(target, _filled(target.existing(), step.values))
+            failpoint("lake.evolve.after_fill")
+        case Note():
+            target.set_properties({PLAN: noted.text()})
+            failpoint("lake.evolve.after_note")
+
+
+def _type(written: TypeJson) -> DataType:
+    field = {"name": "one", "type": written, "nullable": True, "metadata": {}}
+    return StructType.fromJson({"type": "struct", "fields": [field]})["one"].dataType
+
+
+def _renamed_unfit(step: CopyUnfit) -> str:
+    """SQL: the maps of `_unfit` under the new names of their columns."""
+    dropped = ", ".join(literal(name) for name, to in step.names.items() if to is None)
+    names = ", ".join(f"{literal(name)}, {literal(to)}" for name, to in step.names.items() if to is not None)
+    found = quoted(step.source)
+    if dropped:
+        found = f"map_filter({found}, (k, v) -> not array_contains(array({dropped}), k))"
+    return f"transform_keys({found}, (k, v) -> coalesce(try_element_at(map({names}), k), k))" if names else found
+
+
+def _filled(shape: Shape, values: Mapping[str, str]) -> dict[str, str]:
+    """SQL: the values of these JSON texts; null where a column does not hold one."""
+    types = {name: shape.schema[name].dataType for name in values}
+    return {name: value(literal(values[name]), present) for name, present in types.items()}
+
+
+def _set(target: Target, values: Mapping[str, str]) -> None:
+    """Set columns of all rows to values, which are SQL. Without a mark: what is repeated makes no difference."""
+    changes = ", ".join(f"{quoted(name)} = {each}" for name, each in values.items())
+    target.execute(f"UPDATE {target.sql_name} SET {changes}")
+
+
+# -- names and layouts ---------------------------------------------------------------------------------------
 
 
 def _refuse_names(target: Target, schema: TableSchema, sink: LakeSink, staying: Iterable[str]) -> None:
@@ -140,45 +338,7 @@ def _refuse_layout(schema: TableSchema, sink: LakeSink) -> None:
                 )
 
 
-def fit(target: Target, column: str, wanted: DataType, schema: TableSchema, sink: LakeSink) -> None:
-    """Make a column hold every value of `wanted`, or do what the policy says."""
-    present = target.existing().type(column)
-    if present is None or holds(present, wanted):
-        return
-    if wider(present, wanted):
-        target.widen_column(column, wanted)
-        return
-    change = f"{schema.name}.{column} from {present.simpleString()} to {wanted.simpleString()}"
-    match sink.evolution_of(schema):
-        case "adapt":
-            to_text(target, column)
-        case "lenient":
-            keep_unfit(target)
-        case "halt":
-            raise SinkError(
-                "sink.incompatible_type",
-                f"the type changed: {change}",
-                hint="set evolution: adapt (the column becomes text) or lenient, then start again: it catches up",
-                where=schema.name,
-            )
-
-
-def keep_unfit(target: Target) -> None:
-    """A place for values that do not fit."""
-    target.add_columns({UNFIT: MapType(StringType(), StringType())})
-
-
-def to_text(target: Target, column: str) -> None:
-    """Make a column text, with the values it has. Can be repeated from any point."""
-    draft = f"{DRAFT}{column}"
-    present = target.existing().type(column)
-    if isinstance(present, StringType):
-        return
-    if present is not None:
-        target.add_columns({draft: TEXT})
-        target.execute(f"UPDATE {target.sql_name} SET {quoted(draft)} = {text(quoted(column), present)}")
-        target.drop_column(column)
-    target.rename_column(draft, column)
+# -- defaults ------------------------------------------------------------------------------------------------
 
 
 def defaults_of(image: str) -> dict[str, str]:
@@ -187,17 +347,6 @@ def defaults_of(image: str) -> dict[str, str]:
         name: json.loads(raw) if raw.startswith('"') else raw
         for name, raw in _members(_members(image)["defaults"]).items()
     }
-
-
-def _fill(target: Target, defaults: Mapping[str, str], mark: int) -> None:
-    """Give every row the defaults. A default that its column does not hold stays out of a lenient table's column."""
-    shape = target.existing()
-    types = {name: present for name in defaults if (present := shape.type(name)) is not None}
-    changes = ", ".join(
-        f"{quoted(name)} = {value(literal(defaults[name]), present)}" for name, present in types.items()
-    )
-    if changes:
-        target.execute(f"UPDATE {target.sql_name} SET {changes}", mark)
 
 
 def _members(text: str) -> dict[str, str]:

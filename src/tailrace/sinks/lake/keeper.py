@@ -206,6 +206,7 @@ HALTING = frozenset(
         "sink.mark_lost",
         "sink.no_key",
         "sink.no_such_column",
+        "sink.table_altered",
         "sink.table_missing",
         "sink.table_shared",
         "sink.unfit_value",

@@ -41,8 +41,16 @@ class KeptTable:
         """How far the table is."""
         if self._mark is None:
             self._state = self.target.state()
-            self._mark = self.committed = 0 if self._shape() is None else self.target.mark()
+            self._mark = self.committed = self._settled()
         return self._mark
+
+    def _settled(self) -> int:
+        """The mark of the table, which is whole again: what was begun with its columns is done."""
+        shape = self._shape()
+        if shape is None:
+            return 0
+        evolve.finish(self.target, shape)
+        return self.target.mark()
 
     def look(self) -> int:
         """How far the table is, whatever others did to it since."""
@@ -106,8 +114,9 @@ class KeptTable:
         anew = known is not None and {"kind": "recreate"} in differences(known, step.schema)
         if mirrors and anew:
             self._clear(step.end)
+            failpoint("lake.evolve.after_clear")
         defaults = evolve.defaults_of(step.image) if mirrors and not anew else {}  # history keeps what was
-        evolve.evolve(self.target, step.schema, self._sink, defaults, step.end)
+        evolve.evolve(self.target, step.schema, self._sink, defaults)
 
     def _rows(self, step: Rows) -> None:
         """Apply rows. Where values do not fit and columns change for them, begin again with the new columns."""
@@ -139,8 +148,7 @@ class KeptTable:
             shape = self._shape() or self.target.existing()
         if shape.version is not None and not schema.follows(shape.version):
             return shape
-        evolve.evolve(self.target, schema, self._sink, {}, None)
-        self.target.add_columns(evolve.own_columns(self._sink))
+        evolve.evolve(self.target, schema, self._sink, {})
         return self._shape() or self.target.existing()
 
     def _is_unwritten(self, shape: Shape) -> bool:
@@ -256,8 +264,7 @@ class KeptTable:
             return True
         match self._sink.evolution_of(schema):
             case "adapt":
-                for column in unfit:
-                    evolve.to_text(self.target, column)
+                evolve.to_text(self.target, unfit)
                 return False
             case "lenient":
                 evolve.keep_unfit(self.target)

@@ -24,6 +24,10 @@ from tailrace.sinks.lake.sql import SQL_SETTINGS, declared, dotted, literal, pai
 
 VERSION = "tailrace.version"
 """Table property: the source's table version that the columns follow."""
+DROPPED = "tailrace.dropped"
+"""Table property: columns that the source dropped and the table still has → their numbers at the source."""
+PLAN = "tailrace.plan"
+"""Table property: steps that change the columns and are under way; empty where there are none."""
 LOG = "tailrace.log"
 """Table property: the log under which the table was made, and hence holds nothing else."""
 
@@ -53,6 +57,17 @@ class Shape:
     def version(self) -> TableSchema | None:
         text = self.properties.get(VERSION)
         return TableSchema.from_dict(json.loads(text)) if text else None
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Columns that the source dropped and the table still has → their numbers at the source."""
+        found: dict[str, int] = json.loads(self.properties.get(DROPPED) or "{}")
+        return found
+
+    @property
+    def types(self) -> dict[str, Any]:
+        """Columns → their types, as Spark writes them in JSON."""
+        return {each.name: each.dataType.jsonValue() for each in self.schema.fields}
 
     def type(self, column: str) -> DataType | None:
         return self.schema[column].dataType if column in self.schema.names else None
@@ -240,13 +255,10 @@ class Target(ABC):
             self.execute(f"ALTER TABLE {self.sql_name} ADD COLUMNS ({declared(missing)})")
 
     def rename_column(self, before: str, after: str) -> None:
-        shape = self.existing()
-        if shape.type(before) is not None and shape.type(after) is None:
-            self.execute(f"ALTER TABLE {self.sql_name} RENAME COLUMN {quoted(before)} TO {quoted(after)}")
+        self.execute(f"ALTER TABLE {self.sql_name} RENAME COLUMN {quoted(before)} TO {quoted(after)}")
 
     def drop_column(self, name: str) -> None:
-        if self.existing().type(name) is not None:
-            self.execute(f"ALTER TABLE {self.sql_name} DROP COLUMN {quoted(name)}")
+        self.execute(f"ALTER TABLE {self.sql_name} DROP COLUMN {quoted(name)}")
 
     def widen_column(self, name: str, wanted: DataType) -> None:
         spelled = wanted.simpleString()

@@ -14,9 +14,8 @@ from pyspark.sql import DataFrame
 from tailrace.capture.postgres import PostgresSource
 from tailrace.changelog import tip
 from tailrace.errors import SetupError, SinkError
-from tailrace.sinks.lake.evolve import DRAFT
 from tailrace.sinks.lake.ledger import Entry, Ledger
-from tailrace.sinks.lake.target import Shape, Target
+from tailrace.sinks.lake.target import PLAN, Shape, Target
 
 POLL_S = 0.2
 
@@ -100,7 +99,7 @@ def pinned(target: Target, settled: int) -> Pin | None:
         return Pin(settled, None, None)
     mark, shape, rows = target.mark(), target.shape(), target.at(state)
     still = target.state() == state and target.shape() == shape
-    if not still or shape is None or any(name.startswith(DRAFT) for name in shape.schema.names):
+    if not still or shape is None or shape.properties.get(PLAN):
         return None
     return Pin(max(mark, settled), shape, rows)
 
