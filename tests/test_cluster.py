@@ -13,6 +13,7 @@ from tests.whole import System
 
 MASTER = "local-cluster[1,1,1024]"
 """Master, worker and executor of a standalone cluster, started by the driver."""
+PROTECTED = 'spark.authenticate: "true", spark.authenticate.secret: between us, spark.network.crypto.enabled: "true"'
 
 
 @pytest.mark.soak
@@ -23,7 +24,7 @@ def test_rows_reach_files_through_executors(
     monkeypatch.setenv("SPARK_HOME", str(spark_home(tmp_path / "spark")))
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     shop = system()
-    conf = f'conf: {{spark.executorEnv.PYTHONPATH: "{os.environ["PYTHONPATH"]}", '
+    conf = f'conf: {{spark.executorEnv.PYTHONPATH: "{os.environ["PYTHONPATH"]}", {PROTECTED}, '
     platform = shop.platform.read_text().replace("conf: {", conf).replace("spark: {", f'spark: {{master: "{MASTER}", ')
     relative = os.path.relpath(tmp_path / "data")
     shop.platform.write_text(platform.replace(f"data_dir: {tmp_path}/data", f"data_dir: {relative}"))

@@ -87,6 +87,14 @@ def test_what_is_scraped_is_the_status(shop: Scraped) -> None:
     assert ("source_safe_wal_bytes", source) not in found, "the server has no bound"
 
 
+def test_its_state_is_its_owners_alone(shop: Scraped) -> None:
+    """What Spark's JVM writes has other permissions, in folders that nobody else enters."""
+    data = shop.folder / "data"
+    state = [path for path in (data, *data.rglob("*")) if "checkpoint" not in path.relative_to(data).parts]
+    assert {path.name for path in state} >= {"control.db", "segments", "manifest", "spark.log", "staged", "run.lock"}
+    assert [str(path) for path in state if path.exists() and path.stat().st_mode & 0o077] == []
+
+
 def test_when_needed_reads_everything_anew(shop: Scraped) -> None:
     """The slot is dropped, and what happens until the tap notices is in no stream."""
     tap = shop.victim.tap_pid()

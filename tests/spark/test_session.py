@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -18,7 +19,7 @@ from pyspark.sql import SparkSession
 from tailrace.errors import ConfigError
 from tailrace.sinks.lake.target import lake_session
 from tailrace.spark import session
-from tailrace.spark.session import FIXED, session_settings
+from tailrace.spark.session import FIXED, open_session, session_settings
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,9 @@ def test_what_could_break_delivery_is_refused(conf: dict[str, str], code: str) -
     assert next(iter(conf)) in refused.value.hint
 
 
+PROTECTED = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
+
+
 def test_a_master_that_retries_tasks_is_refused() -> None:
     with pytest.raises(ConfigError) as refused:
         session_settings("local[2,4]", {})
@@ -52,8 +56,28 @@ def test_the_users_settings_win() -> None:
     assert settings.items() >= FIXED.items()
 
 
+@pytest.mark.parametrize("master", ["spark://host:7077", "yarn", "k8s://https://host", "local-cluster[1,1,1024]"])
+def test_a_cluster_must_be_protected(master: str) -> None:
+    for name in PROTECTED:
+        with pytest.raises(ConfigError) as refused:
+            session_settings(master, {each: text for each, text in PROTECTED.items() if each != name})
+        assert refused.value.code == "config.open_cluster"
+        assert name in refused.value.hint
+    assert session_settings(master, PROTECTED).items() >= PROTECTED.items()
+    assert session_settings(master, {"spark.authenticate": "true", "spark.ssl.rpc.enabled": "true"})
+    assert session_settings("local[2]", {})
+
+
+def test_on_a_cluster_somebody_says_where_the_page_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    with pytest.raises(ConfigError) as refused:
+        open_session(tmp_path / "log", master="yarn", conf={**PROTECTED, "spark.ui.enabled": "true"})
+    assert refused.value.code == "config.open_page"
+    assert "SPARK_LOCAL_IP" in refused.value.hint
+
+
 def test_only_a_local_driver_hides_on_the_loopback() -> None:
-    assert "spark.driver.host" not in session_settings("spark://host:7077", {})
+    assert "spark.driver.host" not in session_settings("spark://host:7077", PROTECTED)
     assert session_settings("local", {})["spark.driver.host"] == "127.0.0.1"
 
 
@@ -87,24 +111,42 @@ def test_ctrl_c_stays_with_whoever_runs_the_session(spark: SparkSession) -> None
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.parametrize("ignored", [(), (signal.SIGINT, signal.SIGHUP)], ids=["terminal", "nohup"])
-def test_what_ends_a_run_is_heard_by_its_driver_alone(tmp_path: Path, ignored: tuple[signal.Signals, ...]) -> None:
-    """A SIGTERM to all processes of a run at once, a Ctrl-C, a terminal that closes: the task that runs is finished."""
+@pytest.fixture(scope="module", params=[(), (signal.SIGINT, signal.SIGHUP)], ids=["terminal", "nohup"])
+def driver(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a driver of its own tells, and the signals that were ignored where it was started."""
+    ignored: tuple[signal.Signals, ...] = request.param
 
     def started_so() -> None:
         for number in ignored:
             signal.signal(number, signal.SIG_IGN)
 
-    driver = [sys.executable, str(Path(__file__).with_name("signalled_driver.py")), str(tmp_path)]
+    folder = tmp_path_factory.mktemp("driver")
+    command = [sys.executable, str(Path(__file__).with_name("signalled_driver.py")), str(folder)]
     done = subprocess.run(
-        driver, capture_output=True, text=True, check=False, timeout=120, preexec_fn=started_so, start_new_session=True
+        command, capture_output=True, text=True, check=False, timeout=120, preexec_fn=started_so, start_new_session=True
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["rows"] == 7
-    assert told["processes"] >= 4, "the JVM, the daemon, its sentinel, a worker"
-    assert told["gone"] == []
-    assert told["heard"] == [signal.SIGTERM if ignored else signal.SIGINT], "and once"
+    return {"ignored": ignored, **json.loads(done.stdout)}
+
+
+def test_what_ends_a_run_is_heard_by_its_driver_alone(driver: dict[str, Any]) -> None:
+    """A SIGTERM to all processes of a run at once, a Ctrl-C, a terminal that closes: the task that runs is finished."""
+    assert driver["rows"] == 7
+    assert driver["processes"] >= 4, "the JVM, the daemon, its sentinel, a worker"
+    assert driver["gone"] == []
+    assert driver["heard"] == [signal.SIGTERM if driver["ignored"] else signal.SIGINT], "and once"
+
+
+def test_nobody_else_can_ask_it(driver: dict[str, Any]) -> None:
+    """Spark's page is on, and nothing listens on an address that other machines reach."""
+    assert driver["page"] == 200
+    assert set(driver["listens"]) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+def test_no_secret_is_among_its_arguments(driver: dict[str, Any]) -> None:
+    """Every user of the machine can read those."""
+    assert driver["secret"] == "known to Spark"
+    assert "known to Spark" not in str(driver["arguments"])
 
 
 def test_what_spark_starts_uses_the_installed_pyspark() -> None:

@@ -18,6 +18,7 @@ from typing import Self
 import pyarrow as pa
 
 from tailrace.contracts import ROWS, Frame, Staged
+from tailrace.machine.durable import make_directory, private
 
 _LANES, _STAGED = b"lanes", b"staged"
 
@@ -30,8 +31,8 @@ class StagedFile:
         self.rows = self.bytes = 0
 
     def __enter__(self) -> Self:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(self._draft, "wb")
+        make_directory(self._path.parent)
+        self._file = open(self._draft, "wb", opener=private)
         self._stream = pa.ipc.new_stream(self._file, ROWS)
         return self
 

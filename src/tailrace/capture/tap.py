@@ -28,6 +28,7 @@ from tailrace.control.ledger import Ledger
 from tailrace.control.schemas import SchemaRegistry
 from tailrace.errors import Action, LogError, SourceError, TailraceError, decide
 from tailrace.machine import lifeline, signals
+from tailrace.machine.durable import make_directory, private
 from tailrace.machine.space import full_disk
 from tailrace.registry import SOURCES
 
@@ -196,9 +197,10 @@ class Tap:
 
 def write_status(path: Path, status: dict[str, Any]) -> None:
     """Replace a small status file; readers see the old or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(status))
+    with open(temporary, "w", opener=private) as file:
+        file.write(json.dumps(status))
     temporary.replace(path)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tailrace.errors import LogError
-from tailrace.machine.durable import make_directory, replace_file, sync_directory
+from tailrace.machine.durable import PRIVATE_FILE, make_directory, replace_file, sync_directory
 from tailrace.machine.space import FULL
 
 
@@ -110,7 +110,7 @@ class Directory:
     def lock(self, name: str) -> int | None:
         """Take the exclusive lock `name`; None while another process holds it. Closing the fd releases it."""
         make_directory(self.root)
-        fd = os.open(self.root / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(self.root / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -124,7 +124,7 @@ class Directory:
             path = self.root / name
             make_directory(path.parent)
             fresh = not path.exists()
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, PRIVATE_FILE)
             self._open[name] = fd
             if fresh:
                 sync_directory(path.parent)

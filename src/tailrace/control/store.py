@@ -15,6 +15,7 @@ from sqlalchemy import event
 
 from tailrace.control.migrations import migrate
 from tailrace.errors import SetupError
+from tailrace.machine.durable import make_directory, private
 from tailrace.machine.space import no_space
 
 BUSY_MS = 30_000
@@ -24,7 +25,8 @@ class Store:
     """A handle on the store at `path`, made when missing and brought up to date. Usable from several threads."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
+        open(path, "ab", opener=private).close()  # SQLite gives the files beside it the same permissions
         self.path = path
         self._engine = sa.create_engine(f"sqlite:///{path}")
         event.listen(self._engine, "connect", _configure)

@@ -11,7 +11,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tailrace.machine.durable import replace_file
+from tailrace.machine.durable import PRIVATE_FILE, replace_file
 
 
 @dataclass(frozen=True)
@@ -54,4 +54,4 @@ class Control:
 
     def answer(self) -> None:
         """Reader: every batch planned so far is committed."""
-        self._answer.touch()
+        self._answer.touch(PRIVATE_FILE)

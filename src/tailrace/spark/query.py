@@ -21,7 +21,7 @@ from tailrace.changelog import LogReader, Owner, Subscribers
 from tailrace.contracts import Delivery, Gather, RecordSink, Sink, Span
 from tailrace.errors import LogError, SparkError, TailraceError
 from tailrace.jvm import reason
-from tailrace.machine.durable import replace_file
+from tailrace.machine.durable import make_directory, replace_file
 from tailrace.machine.space import full_disk
 from tailrace.sinks.tables import Care, TableSink
 from tailrace.spark.carrier import Carrier, Flow
@@ -71,7 +71,7 @@ def start_query(
     sorted, which a batch sharded by primary key is not. Raises `log.replaced` and `log.expired` where the
     starting point is gone, and what `sink.prepare` raises.
     """
-    state_dir.mkdir(parents=True, exist_ok=True)
+    make_directory(state_dir)
     flow = Flow(batch or Batch(), sharding or Sharding())
     tasks = flow.sharding.count or spark.sparkContext.defaultParallelism
     carrier: Carrier

@@ -32,6 +32,7 @@ from pyspark.sql import SparkSession
 from tailrace.errors import ConfigError, SparkError
 from tailrace.machine import signals
 from tailrace.machine.cache import script
+from tailrace.machine.durable import make_directory, private
 from tailrace.machine.java import java_home
 from tailrace.spark.daemon import DRIVER_PID, importable
 
@@ -67,7 +68,12 @@ LOCAL_FILES: Mapping[str, str] = {
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
 }
 
-LOOPBACK: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+LOCALHOST = "127.0.0.1"
+LOOPBACK: Mapping[str, str] = {"spark.driver.host": LOCALHOST, "spark.driver.bindAddress": LOCALHOST}
+PAGE_ADDRESS = "SPARK_LOCAL_IP"
+"""Environment: where Spark's page listens. Spark has no setting for it; without this it listens on all addresses."""
+ENCRYPTION = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
+"""Either keeps what driver and executors say to each other from whoever listens."""
 
 FIXED: Mapping[str, str] = {
     "spark.speculation": "false",  # a second copy of a task delivers behind the first
@@ -92,6 +98,8 @@ unset IFS
 export PYTHONPATH="$rest"
 exec {python} "$@"
 """
+_PRIVATE = re.compile(r"^spark\.(hadoop|sql)\.|secret|password|token|access[.]?key", re.IGNORECASE)
+"""Settings with secrets (Spark's own idea of them), and those of storages and catalogs, in which they may stand."""
 MAX_SOCKET_FOLDER = 64
 """A socket's path has 107 bytes at most, and its name takes 42."""
 MAX_NESTING = 10_000
@@ -109,10 +117,13 @@ def open_session(
     """Start the JVM of this process and connect to `master`. Once per process; `session.stop()` ends it.
 
     What Spark, its JVM and its Python workers print goes to `log_file`. Refuses settings under which a key's
-    order could break (`config.speculation`, `config.task_retries`, `config.daemon`), and the one under which Spark
-    takes `${…}` in a name or a value for a variable (`config.substitution`).
+    order could break (`config.speculation`, `config.task_retries`, `config.daemon`), the one under which Spark takes
+    `${…}` in a name or a value for a variable (`config.substitution`), and a cluster that others could listen to
+    (`config.open_cluster`, `config.open_page`).
     """
     settings = session_settings(master, conf or {}, driver_memory)
+    if not _is_local(master):
+        _refuse_open_page(settings, os.environ)
     if _is_local(master):
         settings = {**_unix_sockets(), **settings}
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -120,7 +131,7 @@ def open_session(
     _prepare_environment(local=_is_local(master))
     settings[JAVA_OPTIONS] += _archived(settings[JAVA_OPTIONS])
     spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-    log_file.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(log_file.parent)
     try:
         with _own_interrupt():
             context = _start(spark_conf, log_file)
@@ -142,6 +153,32 @@ def session_settings(master: str, conf: Mapping[str, str], driver_memory: str | 
     return settings | {"spark.master": master} | dict(conf) | dict(FIXED)
 
 
+def _refuse_open_page(settings: Mapping[str, str], environment: Mapping[str, str]) -> None:
+    """On a cluster `PAGE_ADDRESS` is also the driver's address for executors: only its owner knows which."""
+    if settings["spark.ui.enabled"].lower() == "true" and not environment.get(PAGE_ADDRESS):
+        raise ConfigError(
+            "config.open_page",
+            "Spark's page would listen on every address of this machine",
+            hint=f"set {PAGE_ADDRESS} in the environment to the address of this machine that executors use and that "
+            "the page may listen on, or leave ports.spark_ui out",
+            where="ports.spark_ui",
+        )
+
+
+def _refuse_open_cluster(conf: Mapping[str, str]) -> None:
+    """Tasks carry the passwords of sources and sinks to executors."""
+    protected = any(conf.get(name, "false").lower() == "true" for name in ENCRYPTION)
+    if conf.get("spark.authenticate", "false").lower() == "true" and protected:
+        return
+    raise ConfigError(
+        "config.open_cluster",
+        "on a cluster, passwords of sources and sinks travel to executors: only with authentication and encryption",
+        hint='add spark.authenticate: "true" and spark.network.crypto.enabled: "true" (or spark.ssl.rpc.enabled), and '
+        "where the cluster is standalone spark.authenticate.secret: ${SPARK_SECRET}, as its master and workers have it",
+        where="spark.conf",
+    )
+
+
 _ORDER = ", which breaks the order of a key"
 
 
@@ -157,6 +194,8 @@ def _refuse(master: str, conf: Mapping[str, str]) -> None:
         raise _conflict("config.daemon", "spark.python.use.daemon", "workers must die with their driver" + _ORDER)
     if conf.get("spark.sql.variable.substitute", "false").lower() != "false":
         raise _conflict("config.substitution", "spark.sql.variable.substitute", "it would look into names and values")
+    if not _is_local(master):
+        _refuse_open_cluster(conf)
 
 
 def _conflict(code: str, setting: str, reason: str) -> ConfigError:
@@ -201,6 +240,7 @@ def _prepare_environment(*, local: bool) -> None:
     os.environ["PYSPARK_PYTHON"] = _python() if local else sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     if local:
+        os.environ.setdefault(PAGE_ADDRESS, LOCALHOST)
         os.environ[DRIVER_PID] = str(os.getpid())
     else:
         os.environ.pop(DRIVER_PID, None)
@@ -236,9 +276,16 @@ class _Launch(dict[str, Any]):
         super().__setitem__(name, signals.ignore if name == "preexec_fn" else value)
 
 
+def _public(conf: SparkConf) -> SparkConf:
+    """What the JVM is started with: every user of the machine can read a process's arguments. The rest follows through
+    the gateway, which is private."""
+    rest = [(name, text) for name, text in conf.getAll() if not _PRIVATE.search(name)]
+    return SparkConf(loadDefaults=False).setAll(rest)
+
+
 def _start(conf: SparkConf, log_file: Path) -> SparkContext:
-    with log_file.open("ab") as log:
-        gateway = launch_gateway(conf, _Launch(stdout=log, stderr=log))  # type: ignore[no-untyped-call]
+    with open(log_file, "ab", opener=private) as log:
+        gateway = launch_gateway(_public(conf), _Launch(stdout=log, stderr=log))  # type: ignore[no-untyped-call]
     limits = gateway.jvm.com.fasterxml.jackson.core.StreamReadConstraints
     # Row images are JSON text; a large value must not become NULL because of a parser's default limit.
     wide = limits.builder().maxStringLength(MAX_STRING_LENGTH).maxNestingDepth(MAX_NESTING)

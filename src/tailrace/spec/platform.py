@@ -126,7 +126,13 @@ class Ports(Model):
     """Ports that Tailrace listens on."""
 
     spark_ui: Annotated[
-        int | None, Field(ge=1, le=65535, description="Spark's web page. Absent: off.", examples=[4040])
+        int | None,
+        Field(
+            ge=1,
+            le=65535,
+            description="Spark's web page, on 127.0.0.1 unless SPARK_LOCAL_IP says otherwise. Absent: off.",
+            examples=[4040],
+        ),
     ] = None
     metrics: Annotated[
         Metrics | None, Field(description="Metrics of `tailrace run`. Absent: off.", examples=[{"port": 9464}])

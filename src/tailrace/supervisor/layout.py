@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tailrace.errors import SetupError
+from tailrace.machine.durable import PRIVATE_DIRECTORY, PRIVATE_FILE, make_directory, private
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,9 @@ class Layout:
 def run_lock(layout: Layout, pipeline: str) -> Iterator[None]:
     """Held by the one process that runs a pipeline."""
     folder = layout.pipeline(pipeline)
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "run.lock", "a") as file:
+    make_directory(folder)
+    _close_to_others(layout)
+    with open(folder / "run.lock", "a", opener=private) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -81,6 +83,16 @@ def run_lock(layout: Layout, pipeline: str) -> Iterator[None]:
                 hint="stop the other process, or use another data_dir",
             ) from None
         yield
+
+
+def _close_to_others(layout: Layout) -> None:
+    """What is ours in the data directory is this user's alone, also where it was made with other permissions. The
+    directory itself, and what else is in it, may be somebody else's."""
+    folders = (layout.root / name for name in ("logs", "taps", "pipelines", "staged", "verify"))
+    files = (*layout.root.glob(f"{layout.store.name}*"), layout.spark_log)
+    for path, mode in (*((each, PRIVATE_DIRECTORY) for each in folders), *((each, PRIVATE_FILE) for each in files)):
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            path.chmod(mode)
 
 
 def is_running(layout: Layout, pipeline: str) -> bool:

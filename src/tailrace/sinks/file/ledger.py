@@ -17,7 +17,7 @@ from pathlib import Path
 from tailrace.contracts import Span
 from tailrace.errors import SinkError
 from tailrace.failpoints import failpoint
-from tailrace.machine.durable import make_directory, replace_file, sync_directory
+from tailrace.machine.durable import USERS_DIRECTORY, USERS_FILE, make_directory, replace_file, sync_directory
 from tailrace.sinks.file.layout import HIDDEN
 from tailrace.sinks.paths import path_segment
 
@@ -41,7 +41,7 @@ class Ledger:
 
     def claim(self) -> None:
         """Make the directory this sink's own. Two sinks in one directory would give files the same names."""
-        make_directory(self.staging)
+        make_directory(self.staging, USERS_DIRECTORY)
         others = [found.name for found in self._file.parent.glob("*.staging") if found != self.staging]
         if others:
             raise SinkError(
@@ -61,7 +61,7 @@ class Ledger:
         self._refuse_rivals(span, renames)
         page = Page({**self._page().marks, span.log_id: span.end}, renames)
         failpoint("file.commit.staged")
-        replace_file(self._file, json.dumps(asdict(page)))
+        replace_file(self._file, json.dumps(asdict(page)), USERS_FILE)
         failpoint("file.commit.recorded")
         self.settle()
 
@@ -71,7 +71,7 @@ class Ledger:
         for staged, final in self._page().renames:
             source, target = self._root / staged, self._root / final
             if source.exists():
-                make_directory(target.parent)
+                make_directory(target.parent, USERS_DIRECTORY)
                 source.rename(target)
                 touched.add(target.parent)
                 failpoint("file.commit.renamed")

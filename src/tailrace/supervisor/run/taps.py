@@ -18,6 +18,7 @@ from tailrace.capture.tap import Request
 from tailrace.changelog import LogReader
 from tailrace.config import Model, Secret
 from tailrace.errors import LogError, SetupError, SourceError, TailraceError
+from tailrace.machine.durable import make_directory, private
 from tailrace.spec import Platform
 from tailrace.supervisor.layout import Layout
 from tailrace.supervisor.status import HolderStatus, TapStatus
@@ -45,9 +46,9 @@ class TapProcess:
 
     def start(self) -> None:
         status = self._layout.tap_status(self.source_id)
-        status.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(status.parent)
         status.unlink(missing_ok=True)
-        with open(self._layout.tap_output(self.source_id), "ab") as output:
+        with open(self._layout.tap_output(self.source_id), "ab", opener=private) as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tailrace.capture.tap"],
                 stdin=subprocess.PIPE,

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tailrace.machine.durable import replace_file
+from tailrace.machine.durable import make_directory, replace_file
 
 Values = Mapping[str, str | None]
 
@@ -65,7 +65,7 @@ def keep(file: Path, log_id: str, reports: list[TableReport]) -> None:
     told = {each.table: {**each.as_dict(values=False), "log_id": log_id} for each in reports}
     for each in told.values():
         del each["shown"]
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(file.parent)
     replace_file(file, json.dumps(known | told, indent=1))
 
 
