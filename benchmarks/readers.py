@@ -74,7 +74,7 @@ class Tap:
 
     def rows(self) -> int:
         """Rows durable in the log since `base`."""
-        return self.process.head() - self.base
+        return (self.process.head() or 0) - self.base
 
     def measure(self, rows: int, sender: Walsender, profiler: Profiler) -> Measurement:
         """From the release of its walsender until its log holds `rows` rows durably."""
@@ -96,7 +96,7 @@ def running_tap(stage: Stage, name: str, table: Table) -> Iterator[Tap]:
         until(lambda: _streams(tap), f"the tap {name} streams", seconds=START_S)
         table.write(WARM_ROWS)
         until(lambda: tap.rows() >= WARM_ROWS, f"the tap {name} is warm", seconds=START_S)
-        tap.base = tap.process.head()
+        tap.base += tap.rows()
         yield tap
     finally:
         if not tap.process.stop(timeout=30):

@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from tailrace.changelog import Subscribers, head
 from tailrace.surfaces.cli import app
 from tailrace.testing.servers import PostgresServer
+from tailrace.testing.servers.process import free_port
 from tailrace.testing.waiting import eventually
 from tests.capture.running import Change, Database, TapProcess, folded, logged
 
@@ -79,6 +80,12 @@ def test_it_reconnects_when_the_server_comes_back(tap: Start) -> None:
             workload.until(workload.transactions + 20)
         _assert_captured(db, running.changes())
         assert running.process.poll() is None
+
+
+def test_it_says_that_it_waits_as_long_as_it_does(shop: Database, tap: Start) -> None:
+    nobody = {"dsn": f"postgresql://localhost:{free_port()}/nobody"}
+    first = (waiting := tap(shop, config=nobody, retry_initial_s=600.0, retry_max_s=600.0)).until("waiting")
+    eventually(lambda: waiting.status()["at"] > first["at"] and waiting.status()["retry_in_s"] < first["retry_in_s"])
 
 
 def test_it_ends_with_its_parent(shop: Database, tap: Start) -> None:

@@ -26,6 +26,7 @@ TAP = TapStatus(
     safe_wal_size=1 << 40,
     time_to_loss_s=3600.0,
     head=17,
+    age_s=0.25,
     warnings=("slow",),
 )
 SINK = SinkStatus("shop", "files", "file", "db", "running", 10, 7, 1.5, 4, 1, {"public.a": TableStatus(9, 90, 0)})
@@ -33,7 +34,7 @@ STATUS = Status(
     1.0,
     2.0,
     (TAP, TapStatus("other")),
-    (SINK,),
+    (SINK, SinkStatus("shop", "lake", "delta", "db", tables={"public.a": TableStatus(9, None, None)})),
     (SnapshotStatus("db", "r1", "public.a", "reading", 5, 50), SnapshotStatus("db", "r1", "public.b", "done", 5, None)),
 )
 
@@ -48,6 +49,8 @@ def test_every_figure_of_the_status_is_told() -> None:
         ("status_timestamp_seconds",): 2.0,
         ("source_state", "db", "blocked"): 1,
         ("source_state", "db", "running"): 0,
+        ("source_state", "db", "silent"): 0,
+        ("source_status_age_seconds", "db"): 0.25,
         ("source_lag_bytes", "db"): 4096,
         ("source_lag_seconds", "db"): 0.5,
         ("source_retained_wal_bytes", "db"): 8192,
@@ -71,7 +74,14 @@ def test_every_figure_of_the_status_is_told() -> None:
         ("snapshot_estimated_rows", "r1", "db", "public.a"): 50,
     }
     assert {name: found[name] for name in expected} == expected
-    unknown = {("source_time_to_loss_seconds", "other"), ("snapshot_estimated_rows", "r1", "db", "public.b")}
+    of_tap = ("status_age_seconds", "lag_bytes", "retained_wal_bytes", "log_end_offset", "time_to_loss_seconds")
+    unknown: set[tuple[str, ...]] = {(f"source_{name}", "other") for name in of_tap}
+    unknown |= {(f"sink_{name}", "shop", "lake", "db") for name in ("offset", "lag_rows", "lag_seconds")}
+    unknown |= {
+        ("sink_bytes_total", "shop", "lake", "db", "public.a"),
+        ("snapshot_estimated_rows", "r1", "db", "public.b"),
+    }
+    assert found["sink_rows_total", "shop", "lake", "db", "public.a"] == 9
     assert not unknown & set(found), "what is not known is not told as zero"
 
 

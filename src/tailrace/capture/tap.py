@@ -162,10 +162,11 @@ class Tap:
                 time.sleep(BLOCKED_S)
 
     def _wait_before_retry(self, error: TailraceError) -> None:
-        wait = self._backoff.next()
-        self._publish("waiting", error=error.as_dict(), retry_in_s=round(wait, 1))
-        deadline = time.monotonic() + wait
-        while not self._stopping and time.monotonic() < deadline:
+        deadline, due = time.monotonic() + self._backoff.next(), 0.0
+        while not self._stopping and (left := deadline - time.monotonic()) > 0:
+            if time.monotonic() >= due:
+                due = time.monotonic() + STATUS_S
+                self._publish("waiting", error=error.as_dict(), retry_in_s=round(left, 1))
             time.sleep(0.05)
 
     def _publish_blocked(self, verdict: Verdict) -> None:

@@ -52,7 +52,7 @@ class TableCarrier(Carrier):
 
     def carry(self, frame: DataFrame, span: Span) -> dict[int, Count]:
         kept = self._keeper.keep(span)
-        return {number: Count(each.rows, 0, each.last_us) for number, each in kept.items()}
+        return {number: Count(each.rows, None, each.last_us) for number, each in kept.items()}
 
     def warnings(self) -> tuple[str, ...]:
         return self._keeper.warnings() + self._let_go + self._log.holds.expired()

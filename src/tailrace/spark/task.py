@@ -39,15 +39,15 @@ COUNTED = ("schema_id", "ts_us")
 
 @dataclass
 class Count:
-    """What was delivered of one table version."""
+    """What was delivered of one table version. `bytes` are those of rendered records; None where there are none."""
 
     rows: int = 0
-    bytes: int = 0
+    bytes: int | None = 0
     last_us: int = 0
 
     def add(self, other: Count) -> None:
         self.rows += other.rows
-        self.bytes += other.bytes
+        self.bytes = None if self.bytes is None or other.bytes is None else self.bytes + other.bytes
         self.last_us = max(self.last_us, other.last_us)
 
 
@@ -138,11 +138,12 @@ def _count(batch: pa.RecordBatch) -> Iterator[tuple[int, Count]]:
     times, sizes = batch.column("ts_us").to_numpy(), _sizes(batch)
     for index, number in enumerate(numbers.tolist()):
         mine = place == index
-        yield number, Count(int(mine.sum()), int(sizes[mine].sum()), int(times[mine].max()))
+        size = None if sizes is None else int(sizes[mine].sum())
+        yield number, Count(int(mine.sum()), size, int(times[mine].max()))
 
 
-def _sizes(batch: pa.RecordBatch) -> np.ndarray[Any, Any]:
+def _sizes(batch: pa.RecordBatch) -> np.ndarray[Any, Any] | None:
     if "value" not in batch.schema.names:
-        return np.zeros(batch.num_rows, dtype=np.int64)
+        return None
     lengths: pa.Array[Any] = pc.call_function("binary_length", [batch.column("value")])
     return np.asarray(lengths.fill_null(0))

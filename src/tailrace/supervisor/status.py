@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-TapState = Literal["starting", "running", "waiting", "blocked", "failed", "stopped"]
+TapState = Literal["starting", "running", "waiting", "blocked", "silent", "failed", "stopped"]
 SinkState = Literal["starting", "running", "waiting", "failed", "stopped"]
 
 
@@ -20,29 +20,32 @@ class HolderStatus:
 
 @dataclass(frozen=True)
 class TapStatus:
-    """A source's tap. `settled` is the source position up to which everything committed is in the log.
+    """A source's tap, as it last told, `age_s` ago. What is not known is None. A tap that should run and has not told
+    anything for a while is `silent`.
 
-    The log is `lag_bytes` of WAL and at most `lag_s` behind the server. The slot holds `held_bytes` there;
-    `safe_wal_size` more may be written before it is lost (None: no bound), in `time_to_loss_s` as things go.
+    `settled` is the source position up to which everything committed is in the log, which ends at offset `head`. The
+    log is `lag_bytes` of WAL and at most `lag_s` behind the server. The slot holds `held_bytes` there; `safe_wal_size`
+    more may be written before it is lost (None: no bound), in `time_to_loss_s` as things go.
     """
 
     source: str
     state: TapState = "starting"
     pid: int | None = None
+    age_s: float | None = None
     restarts: int = 0
     rows: int = 0
     transactions: int = 0
-    last_commit_us: int = 0
-    received_lsn: int = 0
-    durable_lsn: int = 0
+    last_commit_us: int | None = None
+    received_lsn: int | None = None
+    durable_lsn: int | None = None
     settled: str = ""
     wal_status: str = ""
-    lag_bytes: int = 0
+    lag_bytes: int | None = None
     lag_s: float | None = None
-    held_bytes: int = 0
+    held_bytes: int | None = None
     safe_wal_size: int | None = None
     time_to_loss_s: float | None = None
-    head: int = 0
+    head: int | None = None
     holders: tuple[HolderStatus, ...] = ()
     warnings: tuple[str, ...] = ()
     error: dict[str, str] | None = None
@@ -50,11 +53,12 @@ class TapStatus:
 
 @dataclass(frozen=True)
 class TableStatus:
-    """What a sink got of one table since the run began; `last_us` is its newest change's commit time."""
+    """What a sink got of one table since the run began; `last_us` is its newest change's commit time. `bytes` are those
+    of rendered records; None where the sink gets none."""
 
     rows: int
-    bytes: int
-    last_us: int
+    bytes: int | None
+    last_us: int | None
 
 
 @dataclass(frozen=True)
@@ -69,17 +73,18 @@ class DebtStatus:
 
 @dataclass(frozen=True)
 class SinkStatus:
-    """A sink of a pipeline. `lag_rows` wait in the log; `lag_s` is how long the oldest of them has waited. `debt` is by
-    table, of sinks that tend their tables."""
+    """A sink of a pipeline. Everything below `offset` is delivered; `lag_rows` wait in the log, the oldest of them for
+    `lag_s`. They are None while they are not known: before its query began, or where the log cannot be read. `debt` is
+    by table, of sinks that tend their tables."""
 
     pipeline: str
     sink: str
     kind: str
     source: str
     state: SinkState = "starting"
-    offset: int = 0
-    lag_rows: int = 0
-    lag_s: float = 0.0
+    offset: int | None = None
+    lag_rows: int | None = None
+    lag_s: float | None = None
     batches: int = 0
     bound_limited: int = 0
     tables: dict[str, TableStatus] = field(default_factory=dict)

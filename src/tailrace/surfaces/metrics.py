@@ -69,6 +69,8 @@ def _of_sources(taps: tuple[TapStatus, ...]) -> Iterator[Metric]:
     at = ("source",)
     states = (((tap.source, state), float(tap.state == state)) for tap in taps for state in get_args(TapState))
     yield _gauge("source_state", "1 for the state its tap is in.", ("source", "state"), states)
+    age = "How long ago the tap told what is told here; absent: it has told nothing yet."
+    yield _gauge("source_status_age_seconds", age, at, of(lambda tap: tap.age_s))
     yield _gauge("source_lag_bytes", "WAL the log is behind the server.", at, of(lambda tap: tap.lag_bytes))
     yield _gauge("source_lag_seconds", "All that is older is in the log.", at, of(lambda tap: tap.lag_s))
     yield _gauge("source_retained_wal_bytes", "WAL kept for the slot.", at, of(lambda tap: tap.held_bytes))
@@ -86,7 +88,7 @@ def _of_sources(taps: tuple[TapStatus, ...]) -> Iterator[Metric]:
 
 
 def _of_sinks(sinks: tuple[SinkStatus, ...]) -> Iterator[Metric]:
-    def of(value: Callable[[SinkStatus], float]) -> Samples:
+    def of(value: Callable[[SinkStatus], float | None]) -> Samples:
         return [(_place(sink), value(sink)) for sink in sinks]
 
     def of_tables(value: Callable[[TableStatus], float | None]) -> Samples:
@@ -95,9 +97,11 @@ def _of_sinks(sinks: tuple[SinkStatus, ...]) -> Iterator[Metric]:
     at = ("pipeline", "sink", "source")
     states = (((*_place(sink), state), float(sink.state == state)) for sink in sinks for state in get_args(SinkState))
     yield _gauge("sink_state", "1 for the state it is in.", (*at, "state"), states)
-    yield _gauge("sink_offset", "Everything below is delivered.", at, of(lambda sink: sink.offset))
-    yield _gauge("sink_lag_rows", "Rows that wait in the log.", at, of(lambda sink: sink.lag_rows))
-    yield _gauge("sink_lag_seconds", "How long the oldest has waited.", at, of(lambda sink: sink.lag_s))
+    yield _gauge(
+        "sink_offset", "Everything below is delivered; absent: not known yet.", at, of(lambda sink: sink.offset)
+    )
+    yield _gauge("sink_lag_rows", "Rows that wait in the log; absent: not known.", at, of(lambda sink: sink.lag_rows))
+    yield _gauge("sink_lag_seconds", "How long the oldest has waited there.", at, of(lambda sink: sink.lag_s))
     yield _gauge("sink_warnings", "Warnings that stand.", at, of(lambda sink: len(sink.warnings)))
     yield _counter("sink_batches", "Batches delivered.", at, of(lambda sink: sink.batches))
     bound = "Batches that only their bound ended."
@@ -123,7 +127,7 @@ def _place(sink: SinkStatus) -> tuple[str, str, str]:
     return sink.pipeline, sink.sink, sink.source
 
 
-def _seconds(us: int) -> float | None:
+def _seconds(us: int | None) -> float | None:
     return us / 1e6 if us else None
 
 

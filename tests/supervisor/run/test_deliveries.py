@@ -1,4 +1,5 @@
-"""A sink's life: it says so when the batch bound is its bottleneck, and waits where a disk is full."""
+"""A sink's life: it says so when the batch bound is its bottleneck, waits where a disk is full, and tells nothing
+that is not known."""
 
 from __future__ import annotations
 
@@ -6,12 +7,14 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from tailrace.errors import RETRYABLE
 from tailrace.sinks.file import FileSink
 from tailrace.spark.query import Progress
+from tailrace.spark.task import Count
 from tailrace.spec import Platform, load_pipelines
 from tailrace.supervisor.layout import Layout
 from tailrace.supervisor.run.deliveries import BOUND_WARNING_BATCHES, SinkRunner, _Pressure
@@ -24,6 +27,27 @@ spec:
   source: {{type: postgres, config: {{id: shop, dsn: "postgresql://nobody@nowhere/x", tables: [public.t]}}}}
   sinks: [{{type: file, config: {{id: files, path: {folder}/files, roll: {{every: 100ms}}}}}}]
 """
+
+
+def test_a_sink_that_never_started_has_no_lag(tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(DOCUMENT.format(folder=tmp_path))
+    [pipeline] = load_pipelines([file])
+    [entry] = pipeline.spec.sinks
+    no_spark: Any = None
+    config: Any = entry.config
+    runner = SinkRunner(no_spark, pipeline, entry.type, config, Platform(data_dir=tmp_path), "postgresql")
+    status = runner.status(head=7730)
+    assert (status.state, status.offset, status.lag_rows, status.lag_s) == ("starting", None, None, None)
+
+
+def test_bytes_that_were_not_counted_are_not_zero() -> None:
+    count = Count(3, None, 5)
+    count.add(Count(2, 10, 7))
+    assert count == Count(5, None, 7)
+    counted = Count()
+    counted.add(Count(2, 10, 7))
+    assert counted == Count(2, 10, 7)
 
 
 def test_a_run_of_batches_that_only_the_bound_ended_is_a_warning() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tailrace.changelog import LogWriter
 from tailrace.errors import SetupError, SourceError
 from tailrace.spec import Platform, load_pipelines
 from tailrace.supervisor.layout import Layout
@@ -46,6 +47,7 @@ def supervised(folder: Path, **dsns: str) -> Any:
     for name, dsn in dsns.items():
         (folder / f"{name}.yaml").write_text(DOCUMENT.format(id=name, dsn=dsn))
         documents.append(folder / f"{name}.yaml")
+        LogWriter(Layout(folder).log(name), name).close()
         status = Layout(folder).tap_status(name)
         status.parent.mkdir(parents=True, exist_ok=True)
         status.write_text(json.dumps({"state": "running", "settled": FAR}))
@@ -61,7 +63,7 @@ def test_an_outage_while_the_position_is_fixed_is_waited_for(tmp_path: Path) -> 
         assert not supervisor._is_finished()
         server.start()
         assert supervisor._is_finished()
-        assert supervisor._runners[0].delivered == 0, "the end of a log that is not there"
+        assert supervisor._runners[0].delivered == 0, "the end of a log without changes"
 
 
 def test_a_database_that_refuses_is_not_waited_for(tmp_path: Path, postgres: PostgresServer) -> None:

@@ -50,6 +50,19 @@ def test_the_picture_has_rows_rate_lag_and_last_change() -> None:
         assert part in text
 
 
+def test_what_is_not_known_is_said_to_be_unknown_and_old_words_have_an_age() -> None:
+    tap = TapStatus("db", "silent", age_s=12.3, rows=5)
+    now = Status(100.0, 1000.0, (tap,), (SinkStatus("shop", "files", "file", "db"),))
+    assert live.lines(now, live.Rates()) == [
+        "tap db: silent, status 12 s old, 5 rows captured",
+        "sink shop/files: starting, 0 rows delivered, 0/s, lag unknown",
+    ]
+    shown = io.StringIO()
+    Console(file=shown, width=120).print(live.picture(now, live.Rates()))
+    text = shown.getvalue()
+    assert "silent, status 12 s old" in text and text.count("unknown") == 2 and "0 rows" not in text
+
+
 def test_errors_and_warnings_are_told_with_their_hints() -> None:
     error = {"code": "sink.unavailable", "message": "the disk is full", "hint": "free space", "where": ""}
     now = status(1000.0, 1)

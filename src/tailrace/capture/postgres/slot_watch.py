@@ -38,14 +38,15 @@ class SlotWatch:
         """
         self._last_look = now = time.monotonic()
         try:
-            self._show(self._guard.read(time.time(), settled, self._vitals.last_commit_us / 1e6))
+            at = time.time()
+            self._show(self._guard.read(at, settled, self._vitals.last_commit_us / 1e6), at)
             self._beat(now - last_arrival)
         except TailraceError as error:
             if decide(error) is Action.STOP:
                 raise
 
-    def _show(self, reading: health.Reading) -> None:
-        self._vitals.take(reading)
+    def _show(self, reading: health.Reading, at: float) -> None:
+        self._vitals.take(reading, at)
         self.warnings = [f"{one.message}: {one.hint}" for one in reading.findings]
 
     def _beat(self, silent_s: float) -> None:

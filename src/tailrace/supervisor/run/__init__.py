@@ -141,8 +141,10 @@ class Supervisor:
             return False
         for name, tap in self._taps.items():
             self._fix_position(name, tap)
-            if name not in self._targets and name in self._positions and tap.caught_up_with(self._positions[name]):
-                self._targets[name] = tap.head()
+            reached = name in self._positions and tap.caught_up_with(self._positions[name])
+            head = tap.head() if reached and name not in self._targets else None
+            if head is not None:
+                self._targets[name] = head
                 for runner in self._runners:
                     if runner.source_id == name:
                         runner.until(self._targets[name])

@@ -17,6 +17,7 @@ from tailrace.spark.query import Progress, Query, start_query
 from tailrace.spark.task import Count
 from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.layout import Layout
+from tailrace.supervisor.run.backlog import Backlog
 from tailrace.supervisor.run.care import tended
 from tailrace.supervisor.status import DebtStatus, SinkState, SinkStatus, TableStatus
 
@@ -45,6 +46,7 @@ class SinkRunner(threading.Thread):
         self.source_id = pipeline.source_id
         self._spark, self._document, self._connector = spark, pipeline, connector
         self._layout = Layout(platform.data_dir)
+        self._backlog = Backlog(self._layout.log(self.source_id))
         self._backoff = Backoff(*platform.retry.seconds())
         self._halt = threading.Event()
         self._query: Query | None = None
@@ -84,31 +86,34 @@ class SinkRunner(threading.Thread):
     def offset(self) -> int:
         return self._progress().offset
 
-    def status(self, head: int) -> SinkStatus:
+    def status(self, head: int | None) -> SinkStatus:
+        """`head`: where the log ends, if that is known."""
         progress = self._progress()
-        tables = {name: TableStatus(count.rows, count.bytes, count.last_us) for name, count in progress.tables.items()}
-        lag = 0 if progress.offset == UNKNOWN else max(0, head - progress.offset)
-        newest = max((table.last_us for table in tables.values()), default=0)
+        offset = None if progress.offset == UNKNOWN else progress.offset
+        lag = self._backlog.lag(offset, head, time.time())
         return SinkStatus(
             self.pipeline,
             self.sink.id,
             self.kind,
             self.source_id,
             self._state,
-            offset=max(0, progress.offset),
-            lag_rows=lag,
-            lag_s=max(0.0, time.time() - newest / 1e6) if lag and newest else 0.0,
+            offset=offset,
+            lag_rows=lag.rows,
+            lag_s=lag.seconds,
             batches=progress.batches,
             bound_limited=progress.bound_limited,
-            tables=tables,
+            tables={
+                name: TableStatus(count.rows, count.bytes, count.last_us or None)
+                for name, count in progress.tables.items()
+            },
             debt={name: DebtStatus(**asdict(debt)) for name, debt in self._care.debts().items()} if self._care else {},
             warnings=self._pressure.warnings(progress) + self._kept_warnings(),
             error=self._error.as_dict() if self._error is not None else None,
         )
 
     def _kept_warnings(self) -> tuple[str, ...]:
-        query, care = self._query, self._care
-        return (() if query is None else query.warnings()) + (() if care is None else care.warnings())
+        kept = (self._query, self._care)
+        return tuple(warning for each in kept if each is not None for warning in each.warnings())
 
     def _progress(self) -> Progress:
         """What this run delivered, over all its queries."""

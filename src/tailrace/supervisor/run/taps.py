@@ -17,14 +17,21 @@ from tailrace.backoff import Backoff
 from tailrace.capture.tap import Request
 from tailrace.changelog import LogReader
 from tailrace.config import Model, Secret
-from tailrace.errors import LogError, SetupError, SourceError, TailraceError
+from tailrace.errors import Action, LogError, SetupError, SourceError, TailraceError, decide
 from tailrace.machine.durable import make_directory, private
 from tailrace.spec import Platform
 from tailrace.supervisor.layout import Layout
-from tailrace.supervisor.status import HolderStatus, TapStatus
+from tailrace.supervisor.status import HolderStatus, TapState, TapStatus
 
 HEALTHY_S = 30.0
 """A tap that lived this long is restarted without waiting."""
+SILENT_S = 5.0
+"""A tap tells every half second how it is. One that did not for this long is not said to run."""
+SLOT_S = 30.0
+"""A tap looks at its slot every ten seconds. What it saw is told for this long, while it runs."""
+OF_SLOT = ("lag_bytes", "lag_s", "held_bytes", "safe_wal_size", "time_to_loss_s")
+_TOLD_AS_ZERO = ("last_commit_us", "received_lsn", "durable_lsn")
+"""What a tap tells as zero before it knows."""
 
 
 class TapProcess:
@@ -63,7 +70,8 @@ class TapProcess:
         self._started = time.monotonic()
 
     def tick(self) -> None:
-        """Restart a tap that was killed or crashed; keep the reason of one that gave up."""
+        """Restart a tap that was killed or crashed; keep the reason of one that gave up, or whose log is damaged."""
+        self.head()
         if self.failure is not None or self._process is None:
             return
         code = self._process.poll()
@@ -98,28 +106,52 @@ class TapProcess:
             self._process.kill()
             self._process.wait()
 
-    def head(self) -> int:
-        """The log's end, as far as it can be read; 0 while there is no log."""
-        with contextlib.suppress(LogError):  # whoever needs more of the log says what is wrong with it
+    def head(self) -> int | None:
+        """The log's end; None while there is no log. Where it cannot be read, nobody can deliver what is behind that
+        place: the tap is stopped, so that the source keeps it, and `failure` says why."""
+        try:
             if self._reader is None:
                 self._reader = LogReader(self._layout.log(self.source_id), start=1 << 62)
             self._reader.refresh()
             self._reader.forget(self._reader.end)
-        return 0 if self._reader is None else self._reader.end
+            return self._reader.end
+        except LogError as error:
+            if error.code != "log.missing" and decide(error) is Action.STOP and self.failure is None:
+                self.failure = error
+                self.stop(0.0)
+            return None
 
     def status(self) -> TapStatus:
-        fields = self._read_status()
-        state = "failed" if self.failure is not None else fields.get("state", "starting")
-        if state not in ("failed", "stopped") and self._process is not None and self._process.poll() is not None:
-            state = "waiting"
-        known = {name for name in TapStatus.__dataclass_fields__ if name in fields}
-        picked = {name: fields[name] for name in known}
-        picked["warnings"] = (*fields.get("warnings", ()), *self.notices)
-        picked |= {"state": state, "restarts": max(0, self._restarts), "head": self.head()}
-        picked |= {"holders": tuple(HolderStatus(**each) for each in fields.get("holders", ()))}
+        head, fields, now = self.head(), self._read_status(), time.time()
+        age = max(0.0, now - fields["at"]) if "at" in fields else None
+        state = self._state(fields, age)
+        known = {name: fields[name] for name in TapStatus.__dataclass_fields__ if name in fields}
+        known |= {name: fields.get(name) or None for name in _TOLD_AS_ZERO}
+        if state not in ("running", "blocked") or now - (fields.get("slot_at") or 0.0) > SLOT_S:
+            known |= {**dict.fromkeys(OF_SLOT), "wal_status": ""}
+        known |= {
+            "source": self.source_id,
+            "state": state,
+            "age_s": age,
+            "restarts": max(0, self._restarts),
+            "head": head,
+            "holders": tuple(HolderStatus(**each) for each in fields.get("holders", ())),
+            "warnings": (*fields.get("warnings", ()), *self.notices),
+        }
         if self.failure is not None:
-            picked["error"] = self.failure.as_dict()
-        return TapStatus(**(picked | {"source": self.source_id}))
+            known["error"] = self.failure.as_dict()
+        return TapStatus(**known)
+
+    def _state(self, fields: dict[str, Any], age: float | None) -> TapState:
+        """What it last said of itself, as far as that can still be true."""
+        state: TapState = fields.get("state", "starting")
+        if self.failure is not None:
+            return "failed"
+        if state not in ("failed", "stopped") and self._process is not None and self._process.poll() is not None:
+            return "waiting"
+        if state in ("running", "blocked") and age is not None and age > SILENT_S:
+            return "silent"
+        return state
 
     def is_streaming(self) -> bool:
         return self._read_status().get("state") == "running"

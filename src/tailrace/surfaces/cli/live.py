@@ -21,7 +21,7 @@ from tailrace.surfaces.cli.output import debt
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tailrace.supervisor.status import SinkState, SinkStatus, SnapshotStatus, Status, TapState
+    from tailrace.supervisor.status import SinkState, SinkStatus, SnapshotStatus, Status, TapState, TapStatus
 
 Tick = Callable[["Status"], None]
 
@@ -29,8 +29,11 @@ WINDOW_S = 5.0
 """Rates are over this many seconds."""
 LINES_S = 5.0
 JSON_S = 1.0
+UNKNOWN = "unknown"
 
-_COLORS = {"running": "green", "waiting": "yellow", "blocked": "yellow", "failed": "red"}
+_COLORS = {"running": "green", "waiting": "yellow", "blocked": "yellow", "silent": "red", "failed": "red"}
+_OLD_S = 5.0
+"""A tap tells every half second how it is; what it told is shown with its age from here on."""
 _MINUTE = 60
 
 
@@ -75,11 +78,12 @@ def lines(status: Status, rates: Rates) -> list[str]:
     """A status in plain lines: one per tap and sink, one per warning and error."""
     found = []
     for tap in status.taps:
-        found.append(f"tap {tap.source}: {tap.state}, {tap.rows:,} rows captured")
+        found.append(f"tap {tap.source}: {tap.state}{_told(tap)}, {tap.rows:,} rows captured")
     found += [f"snapshot {each.source}: {each.table} {each.state}, {_read(each)}" for each in status.snapshots]
     for sink in status.sinks:
         rows = sum(table.rows for table in sink.tables.values())
-        moved = f"{rows:,} rows delivered, {rates.total(sink):,.0f}/s, {sink.lag_rows:,} rows behind"
+        behind = f"lag {UNKNOWN}" if sink.lag_rows is None else f"{sink.lag_rows:,} rows behind"
+        moved = f"{rows:,} rows delivered, {rates.total(sink):,.0f}/s, {behind}"
         found.append(f"sink {sink.pipeline}/{sink.sink}: {sink.state}, {moved}")
         found += [f"sink {sink.pipeline}/{sink.sink}: {name}: {debt(each)}" for name, each in sorted(sink.debt.items())]
     return found + notes(status)
@@ -110,15 +114,14 @@ def picture(status: Status, rates: Rates) -> RenderableType:
     for column in ("rows", "rows/s", "lag", "last change"):
         table.add_column(column, justify="right", no_wrap=True)
     for tap in status.taps:
-        age, lag = _age(status.at, tap.last_commit_us), f"{tap.lag_bytes / MIB:,.1f} MiB"
-        table.add_row(tap.source, "change log", _state(tap.state), f"{tap.rows:,}", "", lag, age)
+        age, lag = _age(status.at, tap.last_commit_us), _tap_lag(tap)
+        table.add_row(tap.source, "change log", _state(tap.state) + _told(tap), f"{tap.rows:,}", "", lag, age)
     for each in status.snapshots:
         table.add_row("", f"  snapshot of {each.table}", each.state, _read(each), "", "", "")
     debts: list[Text] = []
     for sink in status.sinks:
         table.add_section()
-        lag = f"{sink.lag_rows:,} rows" + (f", {sink.lag_s:.1f} s" if sink.lag_rows else "")
-        table.add_row(sink.source, f"{sink.sink} ({sink.kind})", _state(sink.state), "", "", lag, "")
+        table.add_row(sink.source, f"{sink.sink} ({sink.kind})", _state(sink.state), "", "", _sink_lag(sink), "")
         for name, found in sorted(sink.tables.items()):
             rate = f"{rates.of(sink, name):,.0f}"
             table.add_row("", f"  {name}", "", f"{found.rows:,}", rate, "", _age(status.at, found.last_us))
@@ -177,7 +180,24 @@ def _state(state: str) -> str:
     return f"[{color}]{state}[/]" if color else state
 
 
-def _age(now: float, us: int) -> str:
+def _told(tap: TapStatus) -> str:
+    """How old the tap's own word is, where that matters."""
+    over = tap.state in ("failed", "stopped") or tap.age_s is None or tap.age_s < _OLD_S
+    return "" if over else f", status {tap.age_s:.0f} s old"
+
+
+def _tap_lag(tap: TapStatus) -> str:
+    return UNKNOWN if tap.lag_bytes is None else f"{tap.lag_bytes / MIB:,.1f} MiB"
+
+
+def _sink_lag(sink: SinkStatus) -> str:
+    if sink.lag_rows is None:
+        return UNKNOWN
+    waited = UNKNOWN if sink.lag_s is None else f"{sink.lag_s:.1f} s"
+    return f"{sink.lag_rows:,} rows, {waited}" if sink.lag_rows else "0 rows"
+
+
+def _age(now: float, us: int | None) -> str:
     if not us:
         return ""
     seconds = max(0.0, now - us / 1e6)
