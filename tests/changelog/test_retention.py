@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,11 +18,13 @@ from tailrace.changelog import (
     Retention,
     Subscriber,
     Subscribers,
+    Trimmed,
     read_slice,
     reader,
+    trimmed,
 )
 from tailrace.errors import LogError
-from tailrace.testing.captures import capture, insert
+from tailrace.testing.captures import ITEMS, capture, insert
 from tests.changelog.looking import changes, seqs
 
 Write = Callable[..., LogWriter]
@@ -153,6 +157,33 @@ def test_the_writer_goes_on_after_retention(path: Path, full: LogWriter, write: 
     assert (again.end, again.state().resume) == (41, {"lsn": "0/29"})
     again.append(capture([insert(41)], first_xid=42))
     assert seqs(changes(path))[-2:] == [40, 41]
+
+
+def test_what_is_gone_is_told_with_its_tables(path: Path, full: LogWriter) -> None:
+    assert trimmed(path, 99) is None
+    late = replace(ITEMS, id=1, table="late")
+    full.append(capture([insert(40, table=late)], first_xid=41))
+    Subscribers(path).report("half", 20, required=True)
+    Retention(path).enforce(NOTHING)
+    earliest = LogReader(path).earliest
+    assert 0 < earliest <= 20
+    assert trimmed(path, 99) == Trimmed(earliest, ("public.items",), since_us=0)  # of `late` all is there
+    Subscribers(path).forget("half")
+    Retention(path).enforce(NOTHING)
+    assert trimmed(path, 99) == Trimmed(41, ("public.items", "public.late"), since_us=99)  # nothing is left
+
+
+def test_of_a_log_that_was_made_anew_nothing_is_gone(path: Path, full: LogWriter, write: Write) -> None:
+    full.close()
+    shutil.rmtree(path / "manifest")
+    again = write(segment_bytes=1500, manifest_bytes=900, clock=lambda: 5.0)
+    base = again.end
+    assert base > 0 and trimmed(path, 99) is None
+    for number in range(40):
+        again.append(capture([insert(number)], first_xid=number + 1))
+    Subscribers(path).report("half", base + 20, required=True)
+    Retention(path).enforce(NOTHING)
+    assert trimmed(path, 99) == Trimmed(LogReader(path).earliest - base, ("public.items",), since_us=5_000_000)
 
 
 def test_parts_of_an_open_transaction_are_never_dropped(path: Path, full: LogWriter) -> None:

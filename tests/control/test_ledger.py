@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import sqlalchemy as sa
 
@@ -10,6 +12,7 @@ from tailrace.control import Store
 from tailrace.control.ledger import Ledger, TableRequest, TableRun
 from tailrace.errors import SourceError
 from tailrace.schema import Column, TableSchema
+from tailrace.testing.waiting import eventually
 
 SCHEMA = TableSchema(1, "db", "public", "a", (Column("id", "bigint", False),), ("id",))
 EXTENTS = [Extent(None, ("10",)), Extent(("10",), ("20",)), Extent(("20",), None)]
@@ -308,3 +311,21 @@ def test_an_admission_does_not_wake_a_cancelled_run(ledger: Ledger) -> None:
     ledger.enter("shop", "log", 10, _admitted(run, 0))
     assert ledger.run(run).state == "cancelled"
     assert _numbers(ledger, run, "admitted") == [0]
+
+
+def test_what_was_read_since_is_known_by_table(ledger: Ledger) -> None:
+    earlier, _ = _planned(ledger, EXTENTS[:1])
+    ledger.enter("shop", "log", 10, _admitted(earlier, 0))
+    since = ledger.run(earlier).created_us + 1
+    assert ledger.read_since("shop", "log", since) == {}
+    assert ledger.read_since("shop", "log", since - 1) == {"public.a": True}
+    eventually(lambda: time.time() * 1e6 > since)
+    run = _request(ledger, "a", "b")
+    _request(ledger, "c", filter="x > 1")
+    assert ledger.read_since("shop", "log", since) == {"public.a": False, "public.b": False}
+    a, _ = ledger.tables(run)
+    ledger.plan(a, EXTENTS[:1], complete=True)
+    ledger.enter("shop", "log", 20, _admitted(run, 0))
+    ledger.cancel(run)
+    assert ledger.read_since("shop", "log", since) == {"public.a": True}
+    assert ledger.read_since("shop", "another", since) == ledger.read_since("other", "log", since) == {}

@@ -25,9 +25,9 @@ Row = tuple[str, int, int]
 class Shop:
     """Appends transactions; `n` counts up over the log's life, so order can be checked by content."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, **settings: Any) -> None:
         self.path = path
-        self.writer = LogWriter(path, "shop")
+        self.writer = LogWriter(path, "shop", **settings)
         self._tx = 0
         self._n = 0
 

@@ -14,10 +14,11 @@ from typing import Any
 import psutil
 import pytest
 
-from tailrace.changelog import LogReader, Subscribers
+from tailrace.changelog import Bounds, LogReader, Retention, Subscribers
 from tailrace.errors import LogError, SinkError
 from tailrace.schema import Column
 from tailrace.spark.control import Orders
+from tailrace.spark.query import Began
 from tailrace.spark.source import LogSource
 from tailrace.spark.task import nobody_writes, writing
 from tailrace.spec import Batch, Sharding
@@ -55,6 +56,36 @@ def test_delivers_every_change_once_in_order_per_key(stage: Stage, sink: MakeSin
     assert {line["task"] for line in lines if line["span"] == [0, 6002]} == {0, 1}
     assert {line["task"] for line in lines if line["span"] == [6002, 6005]} == {0}
     assert lines[0]["value"]["tenant_id"] == "acme"
+
+
+def test_a_sink_that_comes_to_a_trimmed_log_knows_where_it_began(stage: Stage, sink: MakeSink) -> None:
+    stage.shop.writer.close()
+    stage.shop = Shop(stage.shop.path, segment_bytes=1, manifest_bytes=1)
+    end = [stage.shop.commit(10) for _ in range(5)][-1]
+    whole = stage.start(sink())
+    assert whole.began == Began(0)
+    stage.delivered(whole, end)
+    whole.drain(60)
+    Retention(stage.shop.path).enforce(Bounds(max_bytes=0))
+    earliest = LogReader(stage.shop.path).earliest
+    shutil.rmtree(stage.state)
+    added = stage.start(sink())
+    assert added.began.offset == earliest > 0
+    assert added.began.missed is not None
+    assert (added.began.missed.rows, added.began.missed.tables) == (earliest, ("public.orders",))
+    stage.delivered(added, stage.shop.commit(3))
+    added.drain(60)
+    assert stage.start(sink()).began == added.began
+
+
+def test_a_sink_with_a_mark_missed_nothing(stage: Stage, sink: MakeSink) -> None:
+    stage.shop.writer.close()
+    stage.shop = Shop(stage.shop.path, segment_bytes=1, manifest_bytes=1)
+    end = [stage.shop.commit(10) for _ in range(5)][-1]
+    Retention(stage.shop.path).enforce(Bounds(max_bytes=0))
+    stage.out.mkdir()
+    (stage.out / "mark").write_text(str(end))
+    assert stage.start(sink(marks=True)).began == Began(end)
 
 
 def test_progress_counts_per_table(stage: Stage, sink: MakeSink) -> None:

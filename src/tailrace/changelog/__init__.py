@@ -4,7 +4,7 @@
 """
 
 from tailrace.changelog.holds import Holds
-from tailrace.changelog.reader import Limits, LogReader, Pending, admissions, earliest, head, tip
+from tailrace.changelog.reader import Limits, LogReader, Pending, Trimmed, admissions, earliest, head, tip, trimmed
 from tailrace.changelog.retention import Bounds, Holder, Owner, Retention, Subscriber, Subscribers, Verdict
 from tailrace.changelog.slices import Slice, read_slice
 from tailrace.changelog.writer import LogWriter
@@ -22,10 +22,12 @@ __all__ = [
     "Slice",
     "Subscriber",
     "Subscribers",
+    "Trimmed",
     "Verdict",
     "admissions",
     "earliest",
     "head",
     "read_slice",
     "tip",
+    "trimmed",
 ]

@@ -25,6 +25,8 @@ from tailrace.schema import TableSchema
 
 FOLDER = "manifest"
 FORMAT = 1
+GENERATION = 1 << 40
+"""A recreated log's offsets begin at the next multiple, above every offset of the log before it."""
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,16 @@ class Pending:
     oldest_us: int | None
 
 
+@dataclass(frozen=True)
+class Trimmed:
+    """What retention dropped of a log: `rows` changes of `tables` and of others that are gone. What was appended at
+    `since_us` or later is still there."""
+
+    rows: int
+    tables: tuple[str, ...]
+    since_us: int
+
+
 class LogReader:
     """A view of a log's committed lines from `start` (default: the oldest retained) on."""
 
@@ -267,6 +277,20 @@ def earliest(path: str | os.PathLike[str]) -> int:
     storage = Directory(path)
     headers = (manifest.header_of(storage, name) for name in storage.list(manifest.FOLDER))
     return next((header.base for header in headers if header is not None), 0)
+
+
+def trimmed(path: str | os.PathLike[str], now_us: int) -> Trimmed | None:
+    """What is no longer in the log; None where all of it is. `tables` are those it knew when its oldest change came."""
+    storage = Directory(path)
+    headers = (manifest.header_of(storage, name) for name in storage.list(manifest.FOLDER))
+    first = next((header for header in headers if header is not None), None)
+    rows = 0 if first is None else first.base % manifest.GENERATION
+    if first is None or not rows:
+        return None
+    newest = {schema.name: schema for schema in first.schemas if schema.schema}
+    oldest = line_of(storage, first.base)
+    tables = tuple(sorted(name for name, schema in newest.items() if schema.columns))
+    return Trimmed(rows, tables, now_us if oldest is None else oldest.at_us)
 
 
 def line_of(storage: Directory, offset: int) -> Line | None:

@@ -233,7 +233,7 @@ class LogWriter:
     def _create(self) -> None:
         generation = self._next_generation()
         self.log_id, self.epoch = uuid.uuid4().hex, 1
-        self.end = generation << 40  # a recreated log's offsets start above every earlier one's
+        self.end = generation * manifest.GENERATION
         self._open_segment(max(map(_number, self.storage.list(SEGMENTS)), default=0) + 1)
         self._begin_manifest(0)
 

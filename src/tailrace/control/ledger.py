@@ -130,6 +130,23 @@ class Ledger:
         with self._store.transaction() as connection:
             return {(schema, table) for schema, table in connection.execute(query)}
 
+    def read_since(self, source: str, log_id: str, since_us: int) -> dict[str, bool]:
+        """Tables of runs over whole tables that were requested at `since_us` or later. True: their rows are all in the
+        log. False: they are still coming."""
+        query = (
+            sa.select(_TABLE.schema_name, _TABLE.table_name, _TABLE.state)
+            .select_from(snapshot_tables.join(snapshot_runs))
+            .where(_RUN.source == source, _RUN.log_id == log_id, _TABLE.filter.is_(None))
+            .where(_RUN.created_us >= since_us)
+            .where(sa.or_(_RUN.state == "active", _TABLE.state == "done"))
+        )
+        found: dict[str, bool] = {}
+        with self._store.transaction() as connection:
+            for schema, table, state in connection.execute(query):
+                name = f"{schema}.{table}"
+                found[name] = found.get(name, False) or state == "done"
+        return found
+
     def cancel(self, run: str) -> bool:
         """Stop it where it is; what is in the log stays. False where it is over already."""
         return self._end(run, "cancelled", None)

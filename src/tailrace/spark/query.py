@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from py4j.protocol import Py4JError
@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tailrace.changelog import LogReader, Owner, Subscribers
+from tailrace.changelog import LogReader, Owner, Subscribers, Trimmed, trimmed
 from tailrace.contracts import Delivery, Gather, RecordSink, Sink, Span
 from tailrace.errors import LogError, SparkError, TailraceError
 from tailrace.jvm import reason
@@ -53,6 +53,23 @@ class Progress:
     tables: dict[str, Count] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Began:
+    """Where a sink's first batch began. `missed`: what the log had dropped by then, for a sink that had nothing."""
+
+    offset: int
+    missed: Trimmed | None = None
+
+    def keep(self, file: Path) -> None:
+        replace_file(file, json.dumps(asdict(self)))
+
+    @classmethod
+    def kept(cls, file: Path) -> Began:
+        found = json.loads(file.read_text())
+        missed = found.get("missed")
+        return cls(found["offset"], None if missed is None else Trimmed(**missed | {"tables": tuple(missed["tables"])}))
+
+
 def start_query(
     spark: SparkSession,
     log_path: Path,
@@ -66,7 +83,8 @@ def start_query(
 ) -> Query:
     """Start delivering the log to `sink`, from where `state_dir`'s checkpoint or else the sink's mark says.
 
-    The first batch of a sink that has neither begins at the oldest retained change. A sink that gathers says
+    The first batch of a sink that has neither begins at the oldest retained change; `Query.began` remembers where, and
+    what the log no longer had then. A sink that gathers says
     for how long itself, and that replaces `batch.max_ms`. With `sharding.key` every batch is shuffled and
     sorted, which a batch sharded by primary key is not. Raises `log.replaced` and `log.expired` where the
     starting point is gone, and what `sink.prepare` raises.
@@ -85,7 +103,7 @@ def start_query(
         raise TypeError(f"{type(sink).__name__} is neither a RecordSink nor a TableSink")
     checkpoint = Checkpoint(state_dir / "checkpoint")
     checkpoint.cut_torn_tail()
-    start, initial = _starting_point(log_path, sink.id, carrier, checkpoint, state_dir)
+    start, began = _starting_point(log_path, sink.id, carrier, checkpoint, state_dir)
     query = Query(
         sink,
         Owner(delivery.pipeline, sink.id).name,
@@ -94,7 +112,7 @@ def start_query(
         state_dir=state_dir,
         flow=flow,
         tasks=tasks,
-        initial=initial,
+        began=began,
         start=start,
     )
     Subscribers(log_path).report(query.name, query.progress().offset, required=sink.required)
@@ -115,18 +133,18 @@ class Query:
         state_dir: Path,
         flow: Flow,
         tasks: int,
-        initial: int,
+        began: Began,
         start: int,
     ) -> None:
-        self.name = name
+        self.name, self.began = name, began
         self._sink, self._carrier, self._flow, self._tasks = sink, carrier, flow, tasks
         self._lock = threading.Lock()
-        self._state, self._initial, self._start = state_dir, initial, start
+        self._state, self._initial, self._start = state_dir, began.offset, start
         self._checkpoint = Checkpoint(state_dir / "checkpoint")
-        self._log = LogReader(log_path, self._checkpoint.committed(initial))
+        self._log = LogReader(log_path, self._checkpoint.committed(began.offset))
         self._control = Control(state_dir)
         self._orders = Orders()
-        self._progress = Progress(self._checkpoint.committed(initial))
+        self._progress = Progress(self._checkpoint.committed(began.offset))
         self._failure: BaseException | None = None
         self._stream: StreamingQuery | None = None
 
@@ -142,6 +160,10 @@ class Query:
             .option("checkpointLocation", str(self._checkpoint.path))
         )
         self._stream = writer.foreachBatch(self._run).start()
+
+    @property
+    def log_id(self) -> str:
+        return self._log.log_id
 
     def progress(self) -> Progress:
         """What was delivered so far."""
@@ -251,7 +273,7 @@ class Query:
 
 def _starting_point(
     log_path: Path, sink: str, carrier: Carrier, checkpoint: Checkpoint, state_dir: Path
-) -> tuple[int, int]:
+) -> tuple[int, Began]:
     """(where the next batch begins, where batch 0 began)."""
     log = LogReader(log_path)
     remembered = state_dir / "initial.json"
@@ -259,14 +281,14 @@ def _starting_point(
     if newest is not None:
         if newest.log != log.log_id:
             raise replaced(str(log_path))
-        return newest.offset, int(json.loads(remembered.read_text())["offset"])
+        return newest.offset, Began.kept(remembered)
     mark = carrier.mark(log.log_id)
     if 0 < mark < log.earliest:
         raise _expired(mark, log.earliest, sink)
-    initial = max(mark, log.earliest)
+    began = Began(max(mark, log.earliest), None if mark else trimmed(log_path, int(time.time() * 1e6)))
     checkpoint.clear()
-    replace_file(remembered, json.dumps({"offset": initial}))
-    return initial, initial
+    began.keep(remembered)
+    return began.offset, began
 
 
 def _as_error(failure: BaseException, where: str) -> TailraceError:

@@ -19,6 +19,7 @@ from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.layout import Layout
 from tailrace.supervisor.run.backlog import Backlog
 from tailrace.supervisor.run.care import tended
+from tailrace.supervisor.run.missed import Missed, look_back
 from tailrace.supervisor.status import DebtStatus, SinkState, SinkStatus, TableStatus
 
 WATCH_S = 0.2
@@ -51,6 +52,7 @@ class SinkRunner(threading.Thread):
         self._halt = threading.Event()
         self._query: Query | None = None
         self._care: Care | None = None
+        self._missed: Missed | None = None
         self._target: int | None = None
         self._state: SinkState = "starting"
         self._error: TailraceError | None = None
@@ -112,7 +114,7 @@ class SinkRunner(threading.Thread):
         )
 
     def _kept_warnings(self) -> tuple[str, ...]:
-        kept = (self._query, self._care)
+        kept = (self._missed, self._query, self._care)
         return tuple(warning for each in kept if each is not None for warning in each.warnings())
 
     def _progress(self) -> Progress:
@@ -136,6 +138,7 @@ class SinkRunner(threading.Thread):
             sharding=document.spec.sharding,
         )
         self._state, self._error = "running", None
+        self._missed = look_back(document, self._layout, query.log_id, query.began)
         self._care = query.care()
         with tended(self._care, self.name):
             self._watch(query)
