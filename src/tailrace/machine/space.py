@@ -6,6 +6,7 @@ import errno
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from tailrace.errors import SetupError
 
@@ -19,6 +20,16 @@ def full_disk(error: BaseException, where: str = "") -> SetupError | None:
     """`disk.full` if that is what `error`, one of its causes or a trace in its text says."""
     said = next(filter(None, map(_said, _with_causes(error))), None)
     return None if said is None else no_space(said, where)
+
+
+@contextmanager
+def suppress_full_disk() -> Iterator[None]:
+    """For what may as well be left out where there is no space for it."""
+    try:
+        yield
+    except OSError as error:
+        if full_disk(error) is None:
+            raise
 
 
 def no_space(said: str, where: str = "") -> SetupError:

@@ -52,7 +52,8 @@ def test_it_ends_by_itself_and_proves_that_nothing_is_missing(home: Path) -> Non
     with demo(home, "--seconds", "5", "--json") as (process, told):
         output, _ = process.communicate(timeout=2 * PATIENCE_S)
         assert process.returncode == 0, told()
-    answer = json.loads(output)
+    *statuses, answer = map(json.loads, output.splitlines())
+    assert statuses[-1]["sinks"][0]["state"] == "stopped"
     assert (answer["ok"], answer["compared"]) == (True, True)
     assert {table["table"] for table in answer["tables"]} == {"customers", "orders", "order_items"}
     assert all(table["differing"] == 0 and table["changes"] > table["rows"] > 0 for table in answer["tables"])

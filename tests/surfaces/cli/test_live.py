@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -92,8 +93,20 @@ def test_plain_lines_come_when_a_state_changes(capsys: pytest.CaptureFixture[str
 def test_machines_get_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     with live.view(as_json=True) as tick:
         tick(status(1000.0, 5))
-    [line] = capsys.readouterr().err.splitlines()
+    told = capsys.readouterr()
+    [line] = told.out.splitlines()
     assert json.loads(line)["sinks"][0]["tables"]["public.orders"]["rows"] == 5
+    assert told.err == ""
+
+
+def test_a_status_that_there_is_no_space_for_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr("sys.stdout", full)
+        with live.view(as_json=True) as tick:
+            tick(status(1000.0, 5))
+        monkeypatch.undo()
+        with suppress(OSError):
+            full.close()
 
 
 def test_debt_of_lake_tables_is_shown() -> None:

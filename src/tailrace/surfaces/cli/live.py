@@ -1,6 +1,6 @@
 """A run, watched: a table that moves in a terminal, plain lines elsewhere, JSON lines for machines.
 
-All of it goes to standard error; standard output is for results, and for the console sink.
+What is for people goes to standard error; standard output is for results, for machines, and for the console sink.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
 
 from tailrace.config.values import MIB
+from tailrace.machine.space import suppress_full_disk
 from tailrace.surfaces.cli.output import debt
 
 if TYPE_CHECKING:
@@ -41,12 +43,12 @@ _MINUTE = 60
 def view(as_json: bool) -> Iterator[Tick]:
     """Yields what a supervisor calls with each status."""
     if as_json:
-        yield _paced(JSON_S, lambda status, rates: [json.dumps(status.as_dict())])
+        yield _paced(JSON_S, lambda status, rates: [json.dumps(status.as_dict())], typer.echo)
     elif sys.stderr.isatty():
         with _screen() as tick:
             yield tick
     else:
-        yield _paced(LINES_S, lines)
+        yield _paced(LINES_S, lines, partial(typer.echo, err=True))
 
 
 class Rates:
@@ -147,8 +149,9 @@ def _screen() -> Iterator[Tick]:
         yield tick
 
 
-def _paced(seconds: float, render: Callable[[Status, Rates], list[str]]) -> Tick:
-    """Prints every `seconds`, and at once when a state changes; never the same twice."""
+def _paced(seconds: float, render: Callable[[Status, Rates], list[str]], say: Callable[[str], None]) -> Tick:
+    """Prints every `seconds`, and at once when a state changes; never the same twice. What there is no space for, where
+    the output is a file, is left out."""
     rates = Rates()
     states: list[TapState | SinkState] = []
     printed: list[str] = []
@@ -163,7 +166,8 @@ def _paced(seconds: float, render: Callable[[Status, Rates], list[str]]) -> Tick
         states, due = now, time.monotonic() + seconds
         text = render(status, rates)
         for line in text if text != printed else ():
-            typer.echo(line, err=True)
+            with suppress_full_disk():
+                say(line)
         printed = text
 
     return tick

@@ -1,4 +1,4 @@
-"""How commands speak: plain lines for people, one JSON object for machines, errors that name the way out."""
+"""How commands speak: plain lines for people, lines of JSON for machines, errors that name the way out."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def say(text: str, *, color: str | None = None) -> None:
 
 
 def say_json(value: Any) -> None:
-    """One JSON document for machines, on standard output."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """One line of JSON for machines, on standard output."""
+    typer.echo(json.dumps(value, ensure_ascii=False))
 
 
 def debt(found: DebtStatus | Debt) -> str:

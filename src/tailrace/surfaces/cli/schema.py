@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from enum import Enum
 from typing import Annotated
 
 import typer
 
-from tailrace.surfaces.cli.output import Json, guard, say_json
+from tailrace.surfaces.cli.output import Json, guard
 
 
 class Kind(Enum):
@@ -24,4 +25,4 @@ def schema(
     with guard(as_json):
         from tailrace.spec import json_schema
 
-        say_json(json_schema(document.value))
+        typer.echo(json.dumps(json_schema(document.value), indent=2, ensure_ascii=False))
