@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from tailrace.config.problems import DocumentError
@@ -80,6 +81,25 @@ def test_every_command_exists_and_has_these_options(page: Path) -> None:
 def test_every_document_is_valid(page: Path, tmp_path: Path) -> None:
     for text in blocks(page.read_text(), "yaml"):
         check_document(text, tmp_path / "document.yaml")
+
+
+@pytest.mark.parametrize("name", ["pipeline.md", "guides/kafka.md"])
+def test_every_setting_of_a_kafka_client_is_known_to_it(name: str) -> None:
+    shown = client_confs([yaml.safe_load(text) for text in blocks((INDEX.parent / name).read_text(), "yaml")])
+    assert any("sasl.password" in conf for conf in shown)
+    for conf in shown:
+        here = {key: text for key, text in conf.items() if not key.endswith(".location")}  # files of somebody else
+        Producer({"bootstrap.servers": "nowhere.invalid:1", "log_level": 0, **here})
+
+
+def client_confs(found: Any) -> list[dict[str, Any]]:
+    """Wherever they stand in a document."""
+    if isinstance(found, list):
+        return [conf for each in found for conf in client_confs(each)]
+    if not isinstance(found, dict):
+        return []
+    own = [found["client_conf"]] if "client_conf" in found else []
+    return own + [conf for each in found.values() for conf in client_confs(each)]
 
 
 def test_every_metric_exists() -> None:
