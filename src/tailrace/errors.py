@@ -76,6 +76,7 @@ class SinkError(TailraceError):
 RETRYABLE = frozenset(
     {
         "source.unreachable",
+        "source.locked",
         "source.slot_in_use",
         "source.standby",
         "source.disconnected",

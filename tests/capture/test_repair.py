@@ -4,10 +4,13 @@ source afterwards, with what was deleted while nobody was looking."""
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tailrace.supervisor.snapshots import SnapshotThread
 from tailrace.testing.waiting import eventually
@@ -81,6 +84,26 @@ def test_when_needed_repairs_by_itself(db: Database, tap: Tap, tmp_path: Path) -
         again = tap(db, config=config)
         again.until("running")
         planner.begin()
+        planner.work()
+        assert equal(again.changes(), db)
+        assert [run.reason for run in planner.ledger.runs(db.name)] == ["when_needed", "repair"]
+
+
+@pytest.mark.parametrize("point", ["repair.after_request", "repair.after_begin", "repair.after_forget"])
+def test_a_repair_that_was_killed_begins_again(
+    db: Database, tap: Tap, tmp_path: Path, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.run(ITEMS, FILL)
+    config = config_of(db, snapshot={"mode": "when_needed"})
+    filled(db, tmp_path, snapshot={"mode": "when_needed"})
+    db.drop_slots()
+    db.run(*UNSEEN)
+    monkeypatch.setenv("TAILRACE_FAILPOINT", point)
+    assert tap(db, config=config).wait() == -signal.SIGKILL
+    monkeypatch.delenv("TAILRACE_FAILPOINT")
+    with Planner(config, tmp_path) as planner:
+        again = tap(db, config=config)
+        again.until("running")
         planner.work()
         assert equal(again.changes(), db)
         assert [run.reason for run in planner.ledger.runs(db.name)] == ["when_needed", "repair"]

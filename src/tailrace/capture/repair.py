@@ -15,11 +15,15 @@ from tailrace.changelog import LogWriter
 from tailrace.contracts import TXS, Capture, Frame
 from tailrace.control.ledger import Ledger, TableRequest
 from tailrace.errors import SourceError
+from tailrace.failpoints import failpoint
 from tailrace.schema import TableSchema
 
 ASKED = "repair"
 """The reason of a run that somebody asked for with `tailrace snapshot --repair`."""
-LOST = frozenset({"source.position_lost", "source.wrong_server"})
+LOST = frozenset({"source.position_lost", "source.publication_lost"})
+"""What `when_needed` repairs unasked: the server is the right one, and cannot give the changes after our position."""
+REPAIRABLE = LOST | {"source.wrong_server", "source.publication_altered"}
+"""What starting over gets out of."""
 
 
 class SnapshotSettings(Protocol):
@@ -47,14 +51,17 @@ def start_over(error: SourceError, source: Repairable, ledger: Ledger, log: LogW
     """Forget the position, if that is what is lost and somebody wants it: by `when_needed`, or by asking. False where
     nobody does; then the error stands."""
     asked = [run for run in ledger.runs(source.id, "active") if run.reason == ASKED]
-    wanted = asked or (source.snapshot.mode == "when_needed" and error.code == "source.position_lost")
-    if error.code not in LOST or not wanted:
+    wanted = asked or (source.snapshot.mode == "when_needed" and error.code in LOST)
+    if error.code not in REPAIRABLE or not wanted:
         return False
     if log.in_transaction:
         log.rollback()
     run = asked[0].id if asked else _request(source, ledger, log)
+    failpoint("repair.after_request")
     ledger.begin_at(run, log.end)
+    failpoint("repair.after_begin")
     source.forget_position()
+    failpoint("repair.after_forget")
     log.append(Capture(_reset(source, log, run), {}))
     return True
 

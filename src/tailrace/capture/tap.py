@@ -123,6 +123,7 @@ class Tap:
             self._indexed = -1
             model = SOURCES.load(request.type).model_validate(request.config)
             self._source = model.open(request.memory_bytes, request.group_commit_s, store)  # type: ignore[attr-defined]
+            self._source.on_wait = lambda: self._publish("starting")
             ledger = Ledger(store)
             admissions = Admissions(ledger, model, log)  # type: ignore[arg-type]
             if self._stopping:
@@ -137,6 +138,7 @@ class Tap:
                 )
             except SourceError as error:
                 self._publish("starting")  # before a repair is requested: nothing is read for it until a stream runs
+                self._source.close()  # whoever reads a slot keeps it from being dropped
                 if not start_over(error, model, ledger, log):  # type: ignore[arg-type]
                     raise
             finally:

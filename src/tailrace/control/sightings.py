@@ -12,10 +12,11 @@ _SEEN = catalog_sightings.c
 
 
 class Sightings:
-    """The sightings of one source: (schema, table) → a text only the source reads."""
+    """The sightings of one source: (schema, table) → a text only the source reads. `aspect` says of what, where it is
+    not of the tables themselves."""
 
-    def __init__(self, store: Store, source: str) -> None:
-        self._store, self._source = store, source
+    def __init__(self, store: Store, source: str, aspect: str = "") -> None:
+        self._store, self._source = store, f"{source}/{aspect}" if aspect else source  # no source's id has a slash
 
     def load(self) -> dict[Name, str]:
         of_source = sa.select(_SEEN.schema_name, _SEEN.table_name, _SEEN.seen).where(_SEEN.source == self._source)

@@ -18,8 +18,12 @@ from tailrace.capture.postgres.connection import ReplicationStream
 from tailrace.capture.postgres.setup import identify
 from tailrace.changelog import LogWriter
 from tailrace.contracts import Capture
+from tailrace.control import Store
+from tailrace.supervisor.layout import Layout
 from tailrace.surfaces.cli import app
 from tailrace.testing.servers import KafkaBroker, PostgresServer
+from tests.capture.postgres.ddl import looked
+from tests.capture.running import Capturing, Database
 
 DOCUMENT = """\
 metadata: {{name: shop}}
@@ -74,6 +78,12 @@ class Shop:
         for check in answer["checks"]:
             about = check["about"].split()[0] if check["about"].startswith("source") else check["about"]
             found.setdefault((about, check["name"]), []).append((check["state"], check["detail"], check["fix"]))
+        return found
+
+    def database(self) -> Database:
+        """The same, for a capture of it."""
+        found = Database(self.server)
+        found.name = self.id
         return found
 
     def role(self, grants: str = "") -> str:
@@ -194,6 +204,35 @@ def test_a_publication_of_yours(shop: Shop) -> None:
     shop.run(f"ALTER PUBLICATION tailrace_{shop.id} ADD TABLE bare")
     states = [(state, fix) for state, _, fix in shop.diagnose(0)["source", "publication"]]
     assert states == [("ok", ""), ("warn", "ALTER TABLE public.bare REPLICA IDENTITY FULL")]
+
+
+@pytest.mark.parametrize("publication", ["", "mine"])
+def test_a_publication_that_was_altered_while_nothing_ran(shop: Shop, publication: str) -> None:
+    """Ours will be put back by the next run, which reads the table anew; yours is as you make it."""
+    shop.run("CREATE TABLE other (id int PRIMARY KEY)", "CREATE PUBLICATION mine FOR TABLE orders, other")
+    name = publication or f"tailrace_{shop.id}"
+    layout = Layout(shop.directory / "data")
+    with Capturing(shop.database(), layout.log(shop.id), store=Store(layout.store), publication=name) as run:
+        looked(run)
+    tables = f"[public.*]\n      publication: {name}"
+    assert shop.diagnose(0, tables=tables)["source", "publication"][0][0] == "ok"
+    shop.run(f"ALTER PUBLICATION {name} DROP TABLE orders")
+    found = shop.diagnose(3 if publication else 0, tables=tables)["source", "publication"]
+    if publication:
+        assert found == [
+            (
+                "fail",
+                "publication 'mine' does not contain public.orders (spec.source.config.publication)",
+                'ALTER PUBLICATION "mine" ADD TABLE public.orders',
+            )
+        ]
+        shop.run("ALTER PUBLICATION mine ADD TABLE orders")
+        found = shop.diagnose(0, tables=tables)["source", "publication"]
+    assert [state for state, *_ in found] == ["ok", "warn"]
+    assert f"{name} was altered while no tap looked at public.orders" in found[1][1]
+    shop.run(f"ALTER PUBLICATION {name} SET (publish = 'insert')")
+    found = shop.diagnose(3 if publication else 0, tables=tables)["source", "publication"]
+    assert [state for state, *_ in found] == ["ok", "fail" if publication else "warn"]
 
 
 def test_a_slot_of_another_database(shop: Shop) -> None:

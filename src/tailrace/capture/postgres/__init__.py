@@ -243,11 +243,10 @@ class PostgresSource(Model):
         return system == resume.get("system") and timeline in ("", resume.get("timeline"))
 
     def forget_position(self) -> None:
-        """Drop the slot: the next stream begins anew."""
-        from tailrace.capture.postgres.catalog import PostgresCatalog
+        """Drop the slot: the next stream begins anew. Close the one before first."""
+        from tailrace.capture.postgres.deployment import drop_slot
 
-        with closing(PostgresCatalog(self.conninfo())) as catalog:
-            catalog.drop_slot(self.slot_name)
+        drop_slot(self)
 
     def reset_rows(self, tables: Iterable[TableSchema]) -> Frame:
         """A truncate of each table, as one transaction."""

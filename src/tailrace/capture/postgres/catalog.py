@@ -11,6 +11,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import TupleRow
 
+from tailrace.capture.postgres import locks
 from tailrace.capture.postgres.connection import connect
 from tailrace.capture.postgres.messages import lsn_number
 from tailrace.capture.postgres.numbers import Attribute
@@ -22,6 +23,8 @@ MARK = "made by tailrace"
 """The comment on publications that are ours to change."""
 GENERATED_PUBLISHED = 180_000
 """The first version that can publish generated columns, and only stored ones."""
+LOCK_S = 2.0
+"""How long what we do beside the stream waits for a lock: whoever waits longer holds up those who come after."""
 
 
 _IDENTITY = """
@@ -65,8 +68,9 @@ class Slot:
 class PostgresCatalog:
     """Look-ups on a plain connection that is opened when first needed and again when it broke."""
 
-    def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
+    def __init__(self, dsn: str, *, lock_s: float = 0.0) -> None:
+        """With `lock_s` no statement waits longer for a lock: it raises `source.locked`, with who has locks."""
+        self._dsn, self._lock_s = dsn, lock_s
         self._connection: psycopg.Connection[TupleRow] | None = None
         self._types: dict[tuple[int, int], TypeInfo] = {}
 
@@ -234,10 +238,6 @@ class PostgresCatalog:
         )
         return found == [(True,)]
 
-    def drop_slot(self, name: str) -> None:
-        """Drop a slot of ours that nobody reads; harmless where there is none."""
-        self.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", name)
-
     def _resolve(self, oid: int) -> tuple[int, int, str]:
         """(base oid, element's base oid or 0, element delimiter)."""
         found = self.rows(
@@ -258,13 +258,18 @@ class PostgresCatalog:
     def connection(self) -> psycopg.Connection[TupleRow]:
         """The connection itself, for what is more than a look-up."""
         if self._connection is None or self._connection.closed:
-            self._connection = connect(self._dsn)
+            self._connection = connect(self._dsn, self._lock_s)
         return self._connection
 
     def _run(self, action: Callable[[psycopg.Connection[TupleRow]], Any]) -> Any:
         connection = self.connection()
         with refused():
-            return action(connection)
+            try:
+                return action(connection)
+            except psycopg.errors.LockNotAvailable:
+                if not self._lock_s:
+                    raise
+                raise locks.not_available(connection, self._lock_s) from None
 
 
 @contextmanager

@@ -6,8 +6,10 @@ Every session is pinned to the same output settings, because they change how val
 from __future__ import annotations
 
 import select
+import threading
 import time
 from array import array
+from collections.abc import Callable
 
 import psycopg
 from psycopg import pq
@@ -41,6 +43,8 @@ REPAIR = "`tailrace snapshot PIPELINE.yaml --repair` reads the affected tables a
 """The way out of every lost position."""
 KEEPALIVE_BYTES = 18
 """A keepalive's size; every WAL message is longer, its header alone has 25 bytes."""
+REPORT_S = 1.0
+"""How often the server hears from us."""
 _REFUSED = (
     "password authentication failed",
     "no password supplied",
@@ -51,8 +55,8 @@ _UNTRUSTED = ("does not support SSL", "certificate", "private key", "alert")
 _UNPRIVILEGED = ("replication role", "permission denied to start WAL sender", "REPLICATION")
 
 
-def connect(dsn: str) -> psycopg.Connection[TupleRow]:
-    """A plain autocommit connection for catalog look-ups."""
+def connect(dsn: str, lock_s: float = 0.0) -> psycopg.Connection[TupleRow]:
+    """A plain autocommit connection for catalog look-ups; with `lock_s` no statement waits longer for a lock."""
     try:
         connection = psycopg.connect(_conninfo(dsn), autocommit=True)
     except psycopg.ProgrammingError as error:
@@ -60,7 +64,7 @@ def connect(dsn: str) -> psycopg.Connection[TupleRow]:
     except psycopg.Error as error:
         raise connect_error(str(error)) from error
     try:
-        for name, value in PINNED.items():
+        for name, value in (PINNED | ({"lock_timeout": f"{lock_s * 1000:.0f}ms"} if lock_s else {})).items():
             connection.execute("SELECT set_config(%s, %s, false)", (name, value))
     except psycopg.Error as error:
         connection.close()
@@ -100,7 +104,7 @@ def connect_error(text: str) -> TailraceError:
 
 
 class ReplicationStream:
-    """A replication connection in copy mode. Not thread-safe."""
+    """A replication connection in copy mode. One thread reads it; `report` may be called by another."""
 
     def __init__(self, dsn: str, application: str = APPLICATION) -> None:
         try:
@@ -114,8 +118,18 @@ class ReplicationStream:
             raise connect_error(text)
         for name, value in PINNED.items():
             self.command(f"SET {name} = '{value}'")
-        self._poll = select.poll()
+        # One for the reader, one for whoever reports: a poll serves one thread at a time.
+        self._poll, self._report_poll = select.poll(), select.poll()
         self._poll.register(self._connection.socket, select.POLLIN)
+        self._report_poll.register(self._connection.socket, select.POLLIN | select.POLLOUT)
+        self._lock = threading.Lock()
+        self.reported_at = 0.0
+        """When the server last heard from us, on the monotonic clock."""
+
+    @property
+    def pid(self) -> int:
+        """The server process that serves this connection."""
+        return self._connection.backend_pid
 
     def command(self, statement: str) -> list[tuple[str | None, ...]]:
         """Run a replication command; identifiers in it are quoted by the caller."""
@@ -123,12 +137,27 @@ class ReplicationStream:
             result = self._connection.exec_(statement.encode())
         except psycopg.Error as error:
             raise _lost(str(error)) from error
-        if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.COPY_BOTH):
-            raise _command_error(result)
-        return [
-            tuple(None if (v := result.get_value(r, c)) is None else v.decode() for c in range(result.nfields))
-            for r in range(result.ntuples)
-        ]
+        return _rows(result)
+
+    def slow_command(self, statement: str, meanwhile: Callable[[], None]) -> list[tuple[str | None, ...]]:
+        """Run a replication command that may have to wait; `meanwhile` is called every second and may end it by
+        raising."""
+        connection = self._connection
+        try:
+            connection.send_query(statement.encode())
+            while connection.is_busy():
+                if not self.wait(REPORT_S):
+                    meanwhile()
+            result = connection.get_result()
+            while connection.get_result() is not None:
+                pass
+        except psycopg.Error as error:
+            raise _lost(str(error)) from error
+        except BaseException:
+            connection.get_cancel().cancel()
+            raise
+        assert result is not None
+        return _rows(result)
 
     def start(self, slot: str, lsn: int, publications: tuple[str, ...]) -> None:
         """Begin streaming; from here on only `read` and `report` may be called."""
@@ -142,11 +171,9 @@ class ReplicationStream:
     def wait(self, timeout_s: float) -> bool:
         """Until something arrives, or the time is over; whether something did."""
         arrived = bool(self._poll.poll(max(0, int(timeout_s * 1000))))
-        try:
-            if arrived:
-                self._connection.consume_input()
-        except psycopg.Error as error:
-            raise _lost(str(error)) from error
+        if arrived:
+            with self._lock:
+                self._consume()
         return arrived
 
     def read(self, data: bytearray, ends: array[int], limit: int) -> tuple[bool, memoryview | None]:
@@ -155,35 +182,47 @@ class ReplicationStream:
         Returns (whether more may be waiting, the keepalive).
         """
         get, note, size = self._connection.get_copy_data, ends.append, len(data)
-        while size < limit:
-            count, message = get(1)
-            if count > KEEPALIVE_BYTES:
-                data += message
-                size += count
-                note(size)
-            elif count > 0:
-                return True, message
-            elif count < 0:
-                raise self._ended()
-            elif not self.wait(0):
-                return False, None
+        with self._lock:
+            while size < limit:
+                count, message = get(1)
+                if count > KEEPALIVE_BYTES:
+                    data += message
+                    size += count
+                    note(size)
+                elif count > 0:
+                    return True, message
+                elif count < 0:
+                    raise self._ended()
+                elif not self._poll.poll(0):
+                    return False, None
+                else:
+                    self._consume()
         return True, None
 
     def report(self, written: int, flushed: int) -> None:
         """Tell the server what is durable (Law 1) and that we live."""
-        try:
-            self._connection.put_copy_data(status_update(written, flushed, time.time()))
-            deadline = time.monotonic() + CONNECT_TIMEOUT_S
-            while self._connection.flush():
-                self._poll.poll(100)
-                self._connection.consume_input()
-                if time.monotonic() > deadline:
-                    raise _lost("the server does not read our reports")
-        except psycopg.Error as error:
-            raise _lost(str(error)) from error
+        with self._lock:
+            try:
+                self._connection.put_copy_data(status_update(written, flushed, time.time()))
+                deadline = time.monotonic() + CONNECT_TIMEOUT_S
+                while self._connection.flush():
+                    self._report_poll.poll(100)
+                    self._connection.consume_input()
+                    if time.monotonic() > deadline:
+                        raise _lost("the server does not read our reports")
+            except psycopg.Error as error:
+                raise _lost(str(error)) from error
+            self.reported_at = time.monotonic()
 
     def close(self) -> None:
-        self._connection.finish()
+        with self._lock:
+            self._connection.finish()
+
+    def _consume(self) -> None:
+        try:
+            self._connection.consume_input()
+        except psycopg.Error as error:
+            raise _lost(str(error)) from error
 
     def _ended(self) -> TailraceError:
         try:
@@ -193,6 +232,34 @@ class ReplicationStream:
         if result is None or result.status == pq.ExecStatus.COMMAND_OK:
             return _lost("the server ended the stream")
         return _command_error(result)
+
+
+class Feedback:
+    """Reports to the server on time whatever the stream's reader is busy with: a disk, a store, another query.
+
+    A server that does not hear from us for `wal_sender_timeout` ends the connection.
+    """
+
+    def __init__(self, stream: ReplicationStream, durable: Callable[[], int]) -> None:
+        """`durable` tells up to where the log is durable (Law 1)."""
+        self._stream, self._durable = stream, durable
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="feedback", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Nothing is reported afterwards."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(REPORT_S / 2):
+            if time.monotonic() < self._stream.reported_at + REPORT_S:
+                continue
+            try:
+                self._stream.report(self._durable(), self._durable())
+            except SourceError:
+                return  # whoever reads the stream finds it broken too
 
 
 def quote_identifier(name: str) -> str:
@@ -219,6 +286,15 @@ def _lost(text: str) -> SourceError:
         f"the replication stream broke: {redact(text.strip())}",
         hint="it is reconnected",
     )
+
+
+def _rows(result: pq.abc.PGresult) -> list[tuple[str | None, ...]]:
+    if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK, pq.ExecStatus.COPY_BOTH):
+        raise _command_error(result)
+    return [
+        tuple(None if (v := result.get_value(r, c)) is None else v.decode() for c in range(result.nfields))
+        for r in range(result.ntuples)
+    ]
 
 
 def _command_error(result: pq.abc.PGresult) -> TailraceError:
@@ -249,6 +325,10 @@ def _command_error(result: pq.abc.PGresult) -> TailraceError:
                 hint=REPAIR,
             )
         case "42704":
-            return SetupError("source.publication", text, hint="the publication must exist while changes are made")
+            return SourceError(
+                "source.publication_lost",
+                f"a publication was not there when changes were made: {text}",
+                hint=REPAIR,
+            )
         case _:
             return SourceError("source.protocol", f"the server refused: {text}", hint="see the server's log")

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from psycopg import sql
 
-from tailrace.capture.postgres import setup
-from tailrace.capture.postgres.catalog import PostgresCatalog
-from tailrace.capture.postgres.connection import ReplicationStream
+from tailrace.capture.postgres import publications, setup
+from tailrace.capture.postgres.catalog import LOCK_S, PostgresCatalog
+from tailrace.capture.postgres.connection import ReplicationStream, quote_identifier
 from tailrace.capture.postgres.health import look
 from tailrace.capture.postgres.messages import lsn_text
 from tailrace.capture.postgres.patterns import TablePatterns
 from tailrace.config import MIB
-from tailrace.errors import SetupError
+from tailrace.errors import SetupError, SourceError
 
 if TYPE_CHECKING:
     from tailrace.capture.postgres import PostgresSource
+
+RELEASE_S = 10.0
+"""How long a slot that is to be dropped may still have a reader."""
 
 
 @dataclass(frozen=True)
@@ -37,34 +41,21 @@ def deploy(source: PostgresSource, resume: Mapping[str, str] | None) -> list[Par
 
     `resume` is the log's position where there is one; what that needs is only checked, never made anew.
     """
-    with (
-        contextlib.closing(PostgresCatalog(source.conninfo())) as catalog,
-        contextlib.closing(ReplicationStream(source.conninfo())) as stream,
-    ):
+    with contextlib.closing(_catalog(source)) as catalog:
         setup.check_settings(catalog)
-        server = setup.identify(stream)
-        setup.check_server(stream, server, resume)
-        tables = setup.matching_tables(catalog, TablePatterns(source.tables), source.publication_name)
-        setup.check_outbox(catalog, TablePatterns(source.outbox.tables), tables)
-        if resume is not None:
-            setup.check_publications(catalog, source.publication_name)
-        before = {part.name for part in _publications(catalog, source)}
-        names = setup.ensure_publications(catalog, source.publication_name, tables)
-        parts = [_publication(catalog, name, made=_is_new(catalog, name, before)) for name in names]
-        new = catalog.slot(source.slot_name) is None
-        position = setup.ensure_slot(catalog, stream, source.slot_name, server, resume)
-        return [*parts, Part("slot", source.slot_name, f"from {lsn_text(position)}", new)]
+        with contextlib.closing(_replication(source)) as stream:
+            return _deploy(source, catalog, stream, resume)
 
 
 def deployed(source: PostgresSource) -> list[Part]:
     """What `undeploy` would remove: the slot, and the publications that are ours."""
-    with contextlib.closing(PostgresCatalog(source.conninfo())) as catalog:
+    with contextlib.closing(_catalog(source)) as catalog:
         return _deployed(catalog, source)
 
 
 def undeploy(source: PostgresSource) -> list[Part]:
     """Remove it. A slot that somebody reads is refused before anything is removed."""
-    with contextlib.closing(PostgresCatalog(source.conninfo())) as catalog:
+    with contextlib.closing(_catalog(source)) as catalog:
         parts = _deployed(catalog, source)
         for part in parts:
             if part.kind == "slot":
@@ -73,6 +64,50 @@ def undeploy(source: PostgresSource) -> list[Part]:
             if part.kind == "publication":
                 catalog.execute(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(part.name)))
         return parts
+
+
+def drop_slot(source: PostgresSource) -> None:
+    """Drop the slot once nobody reads it; harmless where there is none. A server may take a moment to notice that its
+    reader is gone; raises `source.slot_in_use`, which is retried, where it does not."""
+    with contextlib.closing(_catalog(source)) as catalog, contextlib.closing(_replication(source)) as stream:
+        if catalog.slot(source.slot_name) is not None:
+            deadline = time.monotonic() + RELEASE_S
+            drop = f"DROP_REPLICATION_SLOT {quote_identifier(source.slot_name)} WAIT"
+            stream.slow_command(drop, lambda: _give_up(source, deadline))
+
+
+def _give_up(source: PostgresSource, deadline: float) -> None:
+    if time.monotonic() > deadline:
+        raise SourceError(
+            "source.slot_in_use",
+            f"somebody reads the slot {source.slot_name!r}, which is to be dropped",
+            hint="stop whoever reads it; it is retried",
+        )
+
+
+def _replication(source: PostgresSource) -> ReplicationStream:
+    return ReplicationStream(source.conninfo())
+
+
+def _catalog(source: PostgresSource) -> PostgresCatalog:
+    return PostgresCatalog(source.conninfo(), lock_s=LOCK_S)
+
+
+def _deploy(
+    source: PostgresSource, catalog: PostgresCatalog, stream: ReplicationStream, resume: Mapping[str, str] | None
+) -> list[Part]:
+    server = setup.identify(stream)
+    setup.check_server(stream, server, resume)
+    tables = setup.matching_tables(catalog, TablePatterns(source.tables), source.publication_name)
+    setup.check_outbox(catalog, TablePatterns(source.outbox.tables), tables)
+    if resume is not None:
+        publications.check_there(catalog, source.publication_name)
+    before = {part.name for part in _publications(catalog, source)}
+    names = publications.ensure(catalog, source.publication_name, tables)
+    parts = [_publication(catalog, name, made=_is_new(catalog, name, before)) for name in names]
+    new = catalog.slot(source.slot_name) is None
+    position = setup.ensure_slot(catalog, stream, source.slot_name, server, resume)
+    return [*parts, Part("slot", source.slot_name, f"from {lsn_text(position)}", new)]
 
 
 def _deployed(catalog: PostgresCatalog, source: PostgresSource) -> list[Part]:
@@ -92,7 +127,7 @@ def _deployed(catalog: PostgresCatalog, source: PostgresSource) -> list[Part]:
 
 
 def _publications(catalog: PostgresCatalog, source: PostgresSource) -> list[Part]:
-    names = (source.publication_name, source.publication_name + setup.INSERTS)
+    names = publications.published_names(source.publication_name)
     return [_publication(catalog, name) for name in names if catalog.publication_is_ours(name)]
 
 

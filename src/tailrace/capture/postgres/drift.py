@@ -7,21 +7,27 @@ of the versions before lies before that position, and the log never has an older
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from tailrace.capture.postgres import setup
-from tailrace.capture.postgres.catalog import PostgresCatalog, Table
+from tailrace.backoff import Backoff
+from tailrace.capture.postgres import publications
+from tailrace.capture.postgres.catalog import PostgresCatalog
+from tailrace.capture.postgres.memory import Memory
 from tailrace.capture.postgres.messages import Relation, RelationColumn, lsn_number, lsn_text
 from tailrace.capture.postgres.patterns import TablePatterns
+from tailrace.capture.postgres.publication_watch import ALTERED, PublicationWatch
 from tailrace.capture.postgres.relations import Relations
 from tailrace.contracts import Need
-from tailrace.control.sightings import Sightings
+from tailrace.control.sightings import Name, Sightings
 from tailrace.errors import SetupError, SourceError
 from tailrace.schema import TableSchema
 
-Name = tuple[str, str]
+REMADE = "dropped and made anew"
+LOCKED_S, LOCKED_MAX_S = 5.0, 60.0
+"""How long to wait before a publication that somebody has locked is tried again, at first and at most."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +83,15 @@ class Remembered:
 
 @dataclass(frozen=True)
 class Observation:
-    """The captured tables at a position, the tables that are gone, and the versions the log had then. `away`: tables
-    that were captured, are there and are not captured now, each with what is remembered of it."""
+    """The captured tables at a position and how they are published, the tables that are gone, and the versions the log
+    had then. `away`: tables that were captured, are there and are not captured now, each with what is remembered of
+    it."""
 
     lsn: int
     xmin: int
     xmax: int
     tables: dict[Name, Sighting]
+    published: dict[Name, str]
     gone: tuple[TableSchema, ...]
     versions: dict[Name, int]
     away: dict[Name, str]
@@ -97,14 +105,6 @@ class Step:
     after: TableSchema
 
 
-@dataclass
-class _Memory:
-    """What was seen last of each table, as text; `saved` is what the store has of it."""
-
-    seen: dict[Name, str] = field(default_factory=dict)
-    saved: dict[Name, str] = field(default_factory=dict)
-
-
 class Drift:
     """Compares the catalog with what was seen before, in this process or an earlier one."""
 
@@ -114,6 +114,7 @@ class Drift:
         publication: str,
         patterns: TablePatterns,
         sightings: Sightings | None,
+        published: PublicationWatch,
         *,
         first: bool,
         keep_detached: bool,
@@ -121,16 +122,17 @@ class Drift:
         """`first`: the log is new, and what was seen for another log does not matter. `keep_detached`: rows of a
         partition that is no longer one stay in the sinks."""
         self._catalog, self._publication, self._patterns = catalog, publication, patterns
-        self._sightings, self._keep_detached = sightings, keep_detached
-        if first and sightings is not None:
-            sightings.replace({})
-        known = sightings.load() if sightings is not None else {}
-        self._memory = _Memory(dict(known), dict(known))
-        self._compares = bool(known)
-        self._joined: list[Table] | None = None
+        self._published, self._keep_detached = published, keep_detached
+        self._memory = Memory(sightings, first=first)
+        self._compares = bool(self._memory.seen)
+        self._locked, self._next_join = Backoff(LOCKED_S, LOCKED_MAX_S, 0.1), 0.0
         self._held: list[tuple[Need, int]] = []
         self._open: set[Name] = set()
-        self.warnings: list[str] = []
+        self._warnings: list[str] = []
+
+    @property
+    def warnings(self) -> list[str]:
+        return self._warnings + self._published.warnings
 
     @property
     def waits(self) -> bool:
@@ -139,7 +141,7 @@ class Drift:
 
     def observe(self, relations: Relations) -> Observation:
         """Let new tables join, then look."""
-        self._join()
+        published = self._published.look(mendable=self._join())
         [(xmin, xmax)] = self._catalog.rows(
             "SELECT pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint FROM pg_current_snapshot() s"
         )
@@ -150,7 +152,7 @@ class Drift:
         versions = {(each.schema, each.table): each.id for each in known}
         away = self._away(tables)
         lsn = lsn_number(self._catalog.rows(_POSITION)[0][0])  # after everything above was read
-        return Observation(lsn, xmin, xmax, tables, gone, versions, away)
+        return Observation(lsn, xmin, xmax, tables, published, gone, versions, away)
 
     def steps(self, seen: Observation, relations: Relations) -> list[Step]:
         """The versions that the log does not have yet. Tables of which the stream has told more since are left for
@@ -172,13 +174,11 @@ class Drift:
 
     def needs(self, seen: Observation, relations: Relations) -> list[Need]:
         """The tables whose rows the stream cannot tell. Remembers what was seen."""
-        for name, sighting in seen.tables.items():
-            need = self._joined_since(name, sighting) if self._compares else None
-            if need is not None:
-                self._hold(need, seen.xmax)
+        for need in self._unpublished(seen):
+            self._hold(need, seen.xmax)
         told = relations.truncates(before=seen.xmin)
         found = [
-            need for name, each in seen.tables.items() if (need := self._rewritten(name, each, told.get(name, ())))
+            each for name, table in seen.tables.items() if (each := self._rewritten(name, table, told.get(name, ())))
         ]
         # A change of a transaction that was open when its table joined is in no publication.
         found += [need for need, xmax in self._held if xmax <= seen.xmin]
@@ -190,34 +190,40 @@ class Drift:
     def remember(self, pending: list[Need]) -> None:
         """Keep what was seen for the next process, but for tables whose snapshot is not requested yet."""
         busy = self._open | {need[:2] for need in [*pending, *(need for need, _ in self._held)]}
-        memory = self._memory
-        wanted = {name: memory.saved.get(name) if name in busy else text for name, text in memory.seen.items()}
-        kept = {name: text for name, text in wanted.items() if text is not None}
-        if self._sightings is not None and kept != memory.saved:
-            self._sightings.replace(kept)
-            memory.saved = kept
+        self._memory.keep(busy)
+        self._published.keep(busy)
 
     # -- looking ---------------------------------------------------------------------------------------------
 
-    def _join(self) -> None:
-        """Tables that match a pattern by now are published, where the publications are ours."""
+    def _join(self) -> bool:
+        """Tables that match a pattern by now are published, where the publications are ours, and what somebody altered
+        in them is put back. Whether we can, now or once somebody gives a lock back."""
+        publications.check_there(self._catalog, self._publication)
+        if not self._catalog.publication_is_ours(self._publication):
+            return False
+        if time.monotonic() < self._next_join:
+            return True
         tables = [each for each in self._catalog.tables() if self._patterns.match(each.schema, each.table)]
-        if tables == self._joined or not self._catalog.publication_is_ours(self._publication):
-            return
         try:
-            setup.ensure_publications(self._catalog, self._publication, tables)
-        except SetupError as error:
-            self.warnings = [f"tables cannot join the publication {self._publication}: {error.message}"]
-        except SourceError as error:
-            if error.code != "source.refused":
-                raise
-            return  # a table went while it was to join: the next look sees it
-        else:
-            self.warnings = []
-        self._joined = tables
+            publications.ensure(self._catalog, self._publication, tables)
+        except (SetupError, SourceError) as error:
+            return self._not_joined(error)
+        self._warnings = []
+        self._locked.reset()
+        return True
+
+    def _not_joined(self, error: SetupError | SourceError) -> bool:
+        self._warnings = [f"the publication {self._publication} cannot be changed: {error.message}"]
+        if isinstance(error, SetupError):
+            return False
+        if error.code == "source.locked":
+            self._next_join = time.monotonic() + self._locked.next()
+        elif error.code != "source.refused":  # a table may have gone while it was to join: the next look sees it
+            raise error
+        return True
 
     def _tables(self) -> dict[Name, Sighting]:
-        names = [self._publication, self._publication + setup.INSERTS]
+        names = list(publications.published_names(self._publication))
         return {(row[1], row[2]): _sighting(*row) for row in self._catalog.rows(_TABLES, names)}
 
     def _exists(self, table: TableSchema) -> bool:
@@ -251,6 +257,15 @@ class Drift:
         was = self._was(name)
         return was.shape if was is not None else None
 
+    def _unpublished(self, seen: Observation) -> list[Need]:
+        """The tables that were not published all the time. The first need of a table counts: one that a look did not
+        see, because somebody took it out of the publication, is not new."""
+        tables = seen.tables.items() if self._compares else ()
+        joined = [need for name, each in tables if (need := self._joined_since(name, each))]
+        remade = [need for need in joined if need.reason == REMADE]
+        altered = [Need(*name, ALTERED, whole=True) for name in self._published.altered(seen.published)]
+        return remade + altered + joined
+
     def _hold(self, need: Need, xmax: int) -> None:
         if need[:2] not in [each[:2] for each, _ in self._held]:
             self._held.append((need, xmax))
@@ -261,7 +276,7 @@ class Drift:
         if was is None:
             return Need(*name, "new table")
         if was.oid != sighting.relation.oid:
-            return Need(*name, "new table" if was.shape is None else "dropped and made anew")
+            return Need(*name, "new table" if was.shape is None else REMADE)
         if was.shape is None or _left_and_returned(was, sighting):
             return Need(*name, "left and returned", whole=True)  # also deletes were missed
         return None

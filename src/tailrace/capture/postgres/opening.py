@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tailrace.capture.postgres import setup
+from tailrace.capture.postgres import publications, setup
 from tailrace.capture.postgres.catalog import PostgresCatalog, Table
 from tailrace.capture.postgres.connection import APPLICATION, ReplicationStream
 from tailrace.capture.postgres.patterns import TablePatterns
@@ -34,21 +35,28 @@ def application_name(source: str, log_id: str) -> str:
     return f"{APPLICATION}:{source[:_ID_LENGTH]}:{log_id[:_LOG_ID_LENGTH]}"
 
 
-def find_place(config: PostgresSource, catalog: PostgresCatalog, stream: ReplicationStream, after: LogState) -> Place:
-    """Slot and publications as the log needs them, made where this is its first time. Raises where it cannot go on."""
+def find_place(
+    config: PostgresSource,
+    catalog: PostgresCatalog,
+    stream: ReplicationStream,
+    after: LogState,
+    waiting: Callable[[], None],
+) -> Place:
+    """Slot and publications as the log needs them, made where this is its first time. Raises where it cannot go on.
+    `waiting` is called every second while the slot waits for open transactions."""
     standby = catalog.in_recovery()  # before the timeline is asked for: a promotion must not pass unnoticed
     server = setup.identify(stream)
     setup.check_server(stream, server, after.resume)  # before anything is made on it
     tables = setup.matching_tables(catalog, TablePatterns(config.tables), config.publication_name)
     setup.check_outbox(catalog, TablePatterns(config.outbox.tables), tables)
     if after.resume is not None:
-        setup.check_publications(catalog, config.publication_name)
-    publications = setup.ensure_publications(catalog, config.publication_name, tables)
+        publications.check_there(catalog, config.publication_name)
+    names = publications.ensure(catalog, config.publication_name, tables)
     setup.end_zombie(catalog, config.slot_name, application_name(config.id, after.log_id))
-    position = setup.ensure_slot(catalog, stream, config.slot_name, server, after.resume)
+    position = setup.ensure_slot(catalog, stream, config.slot_name, server, after.resume, waiting)
     if config.slot is None:  # one that you named is as you made it
         setup.let_fail_over(catalog, stream, config.slot_name)
-    return Place(server, standby, position, publications, _warnings(tables))
+    return Place(server, standby, position, names, _warnings(tables) + _left_out(catalog, config.publication_name))
 
 
 def heartbeat_s(config: PostgresSource, catalog: PostgresCatalog, *, standby: bool) -> float:
@@ -63,3 +71,12 @@ def _warnings(tables: list[Table]) -> list[str]:
         for table in tables
         if not table.identity
     ]
+
+
+def _left_out(catalog: PostgresCatalog, name: str) -> list[str]:
+    """What a publication of the user's does not publish of any table."""
+    found = publications.find(catalog, name)
+    if found is None or found.ours or found.operations == publications.EVERY_CHANGE:
+        return []
+    missing = " and ".join(f"{each}s" for each in publications.EVERY_CHANGE if each not in found.operations)
+    return [f"the publication {name} does not publish {missing}: they are not captured"]

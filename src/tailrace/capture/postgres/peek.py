@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tailrace.capture.postgres import setup
 from tailrace.capture.postgres.catalog import PostgresCatalog
 from tailrace.capture.postgres.connection import quote_identifier
 from tailrace.capture.postgres.messages import lsn_number
+from tailrace.capture.postgres.publications import published_names
 from tailrace.capture.postgres.snapshot.read import Session
 from tailrace.errors import TailraceError
 
@@ -46,4 +46,4 @@ def nothing_between(source: PostgresSource, resume: Mapping[str, str], until: st
 
 
 def _publications(catalog: PostgresCatalog, name: str) -> tuple[str, ...]:
-    return setup.publications(name) if catalog.publication_is_ours(name) else (name,)
+    return published_names(name) if catalog.publication_is_ours(name) else (name,)

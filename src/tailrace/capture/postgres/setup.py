@@ -1,4 +1,4 @@
-"""Before the stream: settings, publications, the slot, and whether our position can still be served.
+"""Before the stream: settings, the tables, the slot, and whether our position can still be served.
 
 Nothing is ever skipped here: a position the server cannot give is an error that names the repair, never a start
 "from now on".
@@ -7,13 +7,10 @@ Nothing is ever skipped here: a position the server cannot give is an error that
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import LiteralString
 
-from psycopg import sql
-
-from tailrace.capture.postgres.catalog import GENERATED_PUBLISHED, MARK, PostgresCatalog, Table
+from tailrace.capture.postgres.catalog import PostgresCatalog, Table
 from tailrace.capture.postgres.connection import REPAIR, ReplicationStream, quote_identifier
 from tailrace.capture.postgres.messages import lsn_number, lsn_text
 from tailrace.capture.postgres.patterns import TablePatterns
@@ -22,8 +19,6 @@ from tailrace.errors import SetupError, SourceError
 
 FAILOVER_SLOTS = 170000
 """The server version from which a slot can be carried to a standby."""
-INSERTS = "_inserts"
-"""Suffix of the publication for tables whose updates and deletes cannot name a row: it publishes inserts only."""
 
 _Candidate = tuple[Table, tuple[tuple[str, str], ...]]
 """A table and the names, as (schema, table), that a pattern may know it by."""
@@ -136,51 +131,22 @@ def _candidates(catalog: PostgresCatalog, publication: str) -> list[_Candidate]:
     return whole + parts
 
 
-def check_publications(catalog: PostgresCatalog, name: str) -> None:
-    """For a log that continues: a publication made anew now would leave out, silently, what was changed without it."""
-    names = (name, name + INSERTS) if catalog.publication_is_ours(name) else (name,)
-    for each in names:
-        if catalog.publication_tables(each) is None:
-            raise SourceError(
-                "source.publication_lost",
-                f"the publication {each!r} is gone: changes made since cannot be read",
-                hint=f"make the publication again; {REPAIR}",
-            )
-
-
-def publications(name: str) -> tuple[str, ...]:
-    """Where a captured table is published, one or the other."""
-    return (name, name + INSERTS)
-
-
-def ensure_publications(catalog: PostgresCatalog, name: str, tables: list[Table]) -> tuple[str, ...]:
-    """The publications to read. Ours are created and kept up; someone else's is only checked."""
-    if catalog.publication_tables(name) is not None and not catalog.publication_is_ours(name):
-        _check_foreign(catalog, name, tables)
-        return (name,)
-    keyed = [table for table in tables if table.identity]
-    keyless = [table for table in tables if not table.identity]
-    _publish(catalog, name, keyed, "insert, update, delete, truncate")
-    # An UPDATE of a published table without an identity fails in the user's own session: publish inserts only.
-    # Made even while empty: WAL from before a publication was made cannot be read with it (PostgreSQL < 18).
-    _publish(catalog, name + INSERTS, keyless, "insert, truncate")
-    return publications(name)
-
-
 def ensure_slot(
     catalog: PostgresCatalog,
     stream: ReplicationStream,
     slot: str,
     server: Server,
     resume: Mapping[str, str] | None,
+    waiting: Callable[[], None] = lambda: None,
 ) -> int:
-    """The position to start at: the log's, once it is certain that the slot still has everything after it."""
+    """The position to start at: the log's, once it is certain that the slot still has everything after it. `waiting`
+    is called every second while a new slot waits for transactions that are open."""
     check_server(stream, server, resume)
     found = catalog.slot(slot)
     if found is None:
         if resume is not None:
             raise _position_lost(f"the replication slot {slot!r} is gone", resume["lsn"])
-        return _create(catalog, stream, slot)
+        return _create(catalog, stream, slot, waiting)
     if found.plugin != "pgoutput" or found.database != server.database:
         raise SetupError(
             "source.slot_foreign",
@@ -247,56 +213,13 @@ def check_server(stream: ReplicationStream, server: Server, resume: Mapping[str,
     )
 
 
-def _check_foreign(catalog: PostgresCatalog, name: str, tables: list[Table]) -> None:
-    published = catalog.publication_tables(name) or set()
-    missing = [table.name for table in tables if table.name not in published]
-    if missing:
-        raise SetupError(
-            "source.publication",
-            f"publication {name!r} does not contain {', '.join(missing)}",
-            hint=f"ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {', '.join(missing)}",
-        )
-
-
-def _publish(catalog: PostgresCatalog, name: str, tables: list[Table], operations: str) -> None:
-    existing = catalog.publication_tables(name)
-    if existing is None:
-        listed = sql.SQL("FOR TABLE {}").format(_names(tables)) if tables else sql.SQL("")
-        create = "CREATE PUBLICATION {name} {tables} WITH (publish = {publish}, {options})"
-        mark = "COMMENT ON PUBLICATION {name} IS {mark}"
-        catalog.execute(  # in one transaction: without its mark it would be someone else's
-            sql.SQL(f"{create}; {mark}").format(
-                name=sql.Identifier(name),
-                tables=listed,
-                publish=sql.Literal(operations),
-                options=sql.SQL(_options(catalog)),
-                mark=sql.Literal(MARK),
-            )
-        )
-    elif tables and {table.name for table in tables} != existing:
-        catalog.execute(sql.SQL("ALTER PUBLICATION {} SET TABLE {}").format(sql.Identifier(name), _names(tables)))
-    elif existing and not tables:
-        last = [table for table in catalog.tables() if table.name in existing]
-        catalog.execute(sql.SQL("ALTER PUBLICATION {} DROP TABLE {}").format(sql.Identifier(name), _names(last)))
-
-
-def _options(catalog: PostgresCatalog) -> LiteralString:
-    """From 18 on, an UPDATE fails where a stored generated column of the replica identity is not published."""
-    generated = int(catalog.setting("server_version_num")) >= GENERATED_PUBLISHED
-    return "publish_via_partition_root = true" + (", publish_generated_columns = stored" if generated else "")
-
-
-def _names(tables: list[Table]) -> sql.Composable:
-    return sql.SQL(", ").join(sql.Identifier(table.schema, table.table) for table in tables)
-
-
-def _create(catalog: PostgresCatalog, stream: ReplicationStream, slot: str) -> int:
-    """A slot that standbys can copy where the server knows such slots; a standby cannot make one itself."""
+def _create(catalog: PostgresCatalog, stream: ReplicationStream, slot: str, waiting: Callable[[], None]) -> int:
+    """A slot that standbys can copy where the server knows such slots; a standby cannot make one itself. The server
+    waits for every transaction that is open, and keeps nobody waiting for it."""
     copied = catalog.version() >= FAILOVER_SLOTS and not catalog.in_recovery()
     options = "SNAPSHOT 'nothing'" + (", FAILOVER true" if copied else "")
-    [(_, consistent_point, *_)] = stream.command(
-        f"CREATE_REPLICATION_SLOT {quote_identifier(slot)} LOGICAL pgoutput ({options})"
-    )
+    create = f"CREATE_REPLICATION_SLOT {quote_identifier(slot)} LOGICAL pgoutput ({options})"
+    [(_, consistent_point, *_)] = stream.slow_command(create, waiting)
     return lsn_number(str(consistent_point))
 
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tailrace.capture.postgres import evolution, messages, opening, setup
+from tailrace.capture.postgres import evolution, locks, messages, opening, setup
 from tailrace.capture.postgres.buffers import Stop
-from tailrace.capture.postgres.catalog import PostgresCatalog
+from tailrace.capture.postgres.catalog import LOCK_S, PostgresCatalog
 from tailrace.capture.postgres.catalog_watch import CatalogWatch
-from tailrace.capture.postgres.connection import ReplicationStream
+from tailrace.capture.postgres.connection import Feedback, ReplicationStream
 from tailrace.capture.postgres.drift import Drift, Observation
 from tailrace.capture.postgres.kernel import WAL_HEADER
 from tailrace.capture.postgres.outbox import Outbox
 from tailrace.capture.postgres.pace import Pace
 from tailrace.capture.postgres.patterns import TablePatterns
+from tailrace.capture.postgres.publication_watch import ASPECT, PublicationWatch
 from tailrace.capture.postgres.relations import Relations
 from tailrace.capture.postgres.rows import Rows
 from tailrace.capture.postgres.slot_watch import HEARTBEAT, SlotWatch
@@ -48,15 +49,16 @@ class PostgresStream:
         self, config: PostgresSource, memory_bytes: int, group_commit_s: float, store: Store | None = None
     ) -> None:
         self._config = config
-        self._sightings = Sightings(store, config.id) if store is not None else None
+        self._store = store
         self._pace = Pace(group_commit_s)
         # The arena, the frame made of it and its serialised form are alive at once.
         self._rows = Rows(min(MAX_ARENA_BYTES, max(MIN_ARENA_BYTES, memory_bytes // 4)))
         self._patterns = TablePatterns(config.tables)
         self._outbox = Outbox(config.outbox.prefixes, config.outbox.tables)
-        self._catalog = PostgresCatalog(config.conninfo())
+        self._catalog = PostgresCatalog(config.conninfo(), lock_s=LOCK_S)
         self._rows.load_decoder(Relations("", SchemaBook(), self._catalog, self._patterns.match))
         self._stream: ReplicationStream | None = None
+        self._feedback: Feedback | None = None
         self._position = self._idle_lsn = 0
         self._standby = False
         self._stopping = False
@@ -69,6 +71,8 @@ class PostgresStream:
         until then it comes back after a crash."""
         self.looks = 0
         """How often the catalog was looked at and what it had was taken in."""
+        self.on_wait: Callable[[], None] = lambda: None
+        """Called every second while the stream cannot begin yet; `warnings` tells why."""
 
     def stop(self) -> None:
         """End `batches` after the transactions that are already complete. Safe in a signal handler."""
@@ -76,6 +80,8 @@ class PostgresStream:
 
     def close(self) -> None:
         self._catalog.close()
+        if self._feedback is not None:
+            self._feedback.end()
         if self._stream is not None:
             self._stream.close()
 
@@ -127,12 +133,22 @@ class PostgresStream:
         setup.check_settings(catalog)
         application = opening.application_name(config.id, after.log_id)
         self._stream = stream = ReplicationStream(config.conninfo(), application)
-        place = opening.find_place(config, catalog, stream, after)
+        place = opening.find_place(config, catalog, stream, after, self._wait)
         self._server, self._standby, self._position = place.server, place.standby, place.position
         self._table_warnings = self.warnings = place.warnings
         self._begin(after)
         stream.start(config.slot_name, place.position, place.publications)
+        self._feedback = Feedback(stream, lambda: self.vitals.durable_lsn)
         return stream
+
+    def _wait(self) -> None:
+        """The slot is being made, and transactions are open that it must wait for."""
+        if self._stopping:
+            raise SourceError("source.disconnected", "stopped while the slot was made", hint="start again")
+        assert self._stream is not None
+        others = locks.spoken(self._catalog.rows(locks.BLOCKERS, self._stream.pid))
+        self.warnings = [f"the slot {self._config.slot_name} waits for open transactions to end: {others}"]
+        self.on_wait()
 
     def _begin(self, after: LogState) -> None:
         """The state of a stream that has read nothing yet."""
@@ -140,8 +156,10 @@ class PostgresStream:
         self._relations = Relations(self._server.database, after.book, catalog, self._wanted)
         first = after.resume is None
         keep = config.snapshot.detached_partitions == "keep"
-        named = (config.publication_name, self._patterns, self._sightings)
-        drift = Drift(catalog, *named, first=first, keep_detached=keep)
+        store, named = self._store, (config.publication_name, self._patterns)
+        seen, published = (Sightings(store, config.id, of) if store else None for of in ("", ASPECT))
+        watch = PublicationWatch(catalog, *named, published, first=first)
+        drift = Drift(catalog, *named, seen, watch, first=first, keep_detached=keep)
         self._catalog_watch = CatalogWatch(drift, self._relations, self.needs_snapshot)
         heartbeat_s = opening.heartbeat_s(config, catalog, standby=self._standby)
         self._slot_watch = SlotWatch(catalog, config.slot_name, self.vitals, heartbeat_s=heartbeat_s, position=position)

@@ -23,9 +23,9 @@ __all__ = ["Check", "State", "diagnose"]
 def diagnose(pipelines: Sequence[Pipeline], platform: Platform) -> Iterator[Check]:
     """The machine, then each source once, then each sink; as each is found out."""
     yield from _machine(platform)
-    for source_id, source in {one.source_id: one.source for one in pipelines}.items():
+    for source in {one.source_id: one.source for one in pipelines}.values():
         if isinstance(source, PostgresSource):
-            yield from check_postgres(source, Layout(platform.data_dir).log(source_id))
+            yield from check_postgres(source, Layout(platform.data_dir))
     for pipeline in pipelines:
         yield from check_sinks(pipeline)
 

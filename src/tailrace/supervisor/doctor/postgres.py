@@ -7,14 +7,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tailrace.capture.postgres import PostgresSource, setup
+from tailrace.capture.postgres import PostgresSource, publications, setup
 from tailrace.capture.postgres.catalog import PostgresCatalog, Table
 from tailrace.capture.postgres.connection import ReplicationStream, quote_identifier
 from tailrace.capture.postgres.patterns import TablePatterns
+from tailrace.capture.postgres.publication_watch import ASPECT, PublicationWatch
 from tailrace.config import GIB, MIB
+from tailrace.control import Store
+from tailrace.control.sightings import Sightings
 from tailrace.errors import LogError, TailraceError
 from tailrace.supervisor.doctor.check import Check, Subject
 from tailrace.supervisor.inspect.log import summarize
+from tailrace.supervisor.layout import Layout
 
 OLDEST_MAJOR = 15
 HELD_BYTES = 1 * GIB
@@ -40,13 +44,13 @@ class _Look:
     subject: Subject
     source: PostgresSource
     catalog: PostgresCatalog
-    log: Path
+    layout: Layout
     tables: tuple[Table, ...]
     facts: dict[str, _Facts]
 
 
-def check_postgres(source: PostgresSource, log: Path) -> Iterator[Check]:
-    """Connect and look. `log` is where the source's change log is, or will be."""
+def check_postgres(source: PostgresSource, layout: Layout) -> Iterator[Check]:
+    """Connect and look. `layout` tells where the source's change log is, or will be."""
     subject = Subject(f"source {source.id}")
     catalog = PostgresCatalog(source.conninfo())
     with contextlib.closing(catalog):
@@ -58,7 +62,7 @@ def check_postgres(source: PostgresSource, log: Path) -> Iterator[Check]:
                 yield subject.skipped(_name(check), "there is no connection")
             return
         tables = _matching(source, catalog)
-        look = _Look(subject, source, catalog, log, tables, _facts(catalog, tables))
+        look = _Look(subject, source, catalog, layout, tables, _facts(catalog, tables))
         for check in _CHECKS:
             yield from _guarded(check, look)
 
@@ -204,7 +208,7 @@ def _publication(look: _Look) -> Iterator[Check]:
     elif published is None:
         yield from _may_publish(look, f"{name} will be created", look.tables)
     elif not look.catalog.publication_is_ours(name):
-        setup.ensure_publications(look.catalog, name, list(look.tables))  # someone else's: only looks, or raises
+        publications.check_foreign(look.catalog, name, list(look.tables))
         yield look.subject.ok("publication", f"{name}, yours, has every table")
         yield from _breaks_updates(look, name, published)
     else:
@@ -213,6 +217,22 @@ def _publication(look: _Look) -> Iterator[Check]:
             yield from _may_publish(look, f"{name} will get {_names([t.name for t in missing])}", missing)
         else:
             yield look.subject.ok("publication", f"{name} has every table")
+    if published is not None:
+        yield from _altered(look)
+
+
+def _altered(look: _Look) -> Iterator[Check]:
+    """What somebody altered since the tap last looked: changes made meanwhile are not in the stream."""
+    if not look.layout.store.exists():
+        return
+    name = look.source.publication_name
+    with contextlib.closing(Store(look.layout.store)) as store:
+        seen = Sightings(store, look.source.id, ASPECT)
+        watch = PublicationWatch(look.catalog, name, TablePatterns(look.source.tables), seen, first=False)
+    found = watch.inspect(mendable=look.catalog.publication_is_ours(name))
+    if found:
+        fix = "run the pipeline: the tap reads them anew"
+        yield look.subject.warn("publication", f"{name} was altered while no tap looked at {_names(found)}", fix)
 
 
 def _may_publish(look: _Look, plan: str, tables: tuple[Table, ...]) -> Iterator[Check]:
@@ -240,7 +260,7 @@ def _breaks_updates(look: _Look, name: str, published: set[str]) -> Iterator[Che
 
 
 def _slot(look: _Look) -> Iterator[Check]:
-    name, resume = look.source.slot_name, _resume(look.log)
+    name, resume = look.source.slot_name, _resume(look.layout.log(look.source.id))
     found = look.catalog.slot(name)
     if found is None and resume is None:
         yield look.subject.ok("slot", f"{name} will be created")

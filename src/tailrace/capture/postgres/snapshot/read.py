@@ -20,9 +20,9 @@ from psycopg.rows import TupleRow
 from tailrace.capture.postgres.buffers import Stop
 from tailrace.capture.postgres.catalog import PostgresCatalog, refused
 from tailrace.capture.postgres.messages import lsn_number, lsn_text
+from tailrace.capture.postgres.publications import published_names
 from tailrace.capture.postgres.relations import Relations
 from tailrace.capture.postgres.rows import Rows
-from tailrace.capture.postgres.setup import publications
 from tailrace.capture.postgres.snapshot.describe import Described, describe, table_missing
 from tailrace.capture.postgres.snapshot.plan import range_condition
 from tailrace.capture.staging import StagedFile
@@ -85,7 +85,7 @@ def opened(source: PostgresSource, schema: str, table: str) -> Iterator[tuple[Po
             connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(schema, table)))
         except psycopg.errors.UndefinedTable:
             raise table_missing(schema, table) from None
-        yield catalog, describe(connection, schema, table, publications(source.publication_name))
+        yield catalog, describe(connection, schema, table, published_names(source.publication_name))
         connection.execute("COMMIT")
 
 
