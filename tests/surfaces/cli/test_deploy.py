@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from tailrace.capture.postgres.connection import ReplicationStream
 from tailrace.supervisor.layout import Layout, run_lock
 from tailrace.surfaces.cli import app
+from tailrace.testing.failpoints import dies_at
 from tailrace.testing.servers import PostgresServer
 from tests.capture.running import Capturing, Database
 
@@ -54,6 +55,15 @@ class Shop:
         publications = self.db.rows("SELECT pubname FROM pg_publication ORDER BY 1")
         return [name for (name,) in slots], [name for (name,) in publications]
 
+    def published(self) -> list[Any]:
+        """What the publications are, in full."""
+        query = (
+            "SELECT pubname, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot, obj_description(oid), "
+            "ARRAY(SELECT prrelid::regclass::text FROM pg_publication_rel r WHERE prpubid = p.oid ORDER BY 1) "
+            "FROM pg_publication p ORDER BY 1"
+        )
+        return self.db.rows(query)
+
 
 @pytest.fixture
 def shop(postgres: PostgresServer, tmp_path: Path) -> Iterator[Shop]:
@@ -79,6 +89,36 @@ def test_deploy_never_makes_anew_what_a_log_needs(shop: Shop) -> None:
     assert "error[source.position_lost]" in done.stderr
     assert "--repair" in done.stderr
     assert shop.left()[0] == []
+
+
+@pytest.mark.parametrize("point", ["publications.after_change", "slot.after_create"])
+def test_a_deploy_that_was_killed_is_finished_by_the_next(shop: Shop, point: str) -> None:
+    """At the server is what a deploy makes that nobody killed, and the first run starts there."""
+    shop.db.run("CREATE TABLE keyless (n int)")
+    shop.tailrace("deploy")
+    whole = shop.left(), shop.published()
+    shop.tailrace("undeploy", "--yes")
+    with dies_at(point):
+        shop.tailrace("deploy")
+    assert [name for _, name, _ in shop.parts("deploy")] == [*whole[0][1], shop.slot]
+    assert (shop.left(), shop.published()) == whole
+    shop.db.run("INSERT INTO orders VALUES (1)", "UPDATE orders SET id = 2", "INSERT INTO keyless VALUES (3)")
+    with Capturing(shop.db, shop.layout.log(shop.db.name)) as run:
+        assert [(row["table"], row["op"]) for row in run.changes()] == [
+            *[("orders", op) for op in "cdc"],
+            ("keyless", "c"),
+        ]
+
+
+@pytest.mark.parametrize("point", ["undeploy.after_slot", "undeploy.after_publication"])
+def test_an_undeploy_that_was_killed_is_finished_by_the_next(shop: Shop, point: str) -> None:
+    shop.tailrace("deploy")
+    with dies_at(point):
+        shop.tailrace("undeploy", "--yes")
+    assert shop.left() != ([], [])
+    assert shop.tailrace("undeploy", "--yes").exit_code == 0
+    assert shop.left() == ([], [])
+    assert {made for _, _, made in shop.parts("deploy")} == {True}
 
 
 def test_undeploy_says_what_it_drops_and_asks(shop: Shop) -> None:

@@ -18,6 +18,7 @@ from tailrace.capture.postgres.messages import lsn_text
 from tailrace.capture.postgres.patterns import TablePatterns
 from tailrace.config import MIB
 from tailrace.errors import SetupError, SourceError
+from tailrace.failpoints import failpoint
 
 if TYPE_CHECKING:
     from tailrace.capture.postgres import PostgresSource
@@ -60,9 +61,11 @@ def undeploy(source: PostgresSource) -> list[Part]:
         for part in parts:
             if part.kind == "slot":
                 catalog.rows("SELECT pg_drop_replication_slot(%s)", part.name)
+                failpoint("undeploy.after_slot")
         for part in parts:
             if part.kind == "publication":
                 catalog.execute(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(part.name)))
+                failpoint("undeploy.after_publication")
         return parts
 
 

@@ -14,6 +14,7 @@ from psycopg import sql
 from tailrace.capture.postgres.catalog import GENERATED_PUBLISHED, MARK, PostgresCatalog, Table
 from tailrace.capture.postgres.connection import REPAIR, quote_identifier
 from tailrace.errors import SetupError, SourceError
+from tailrace.failpoints import failpoint
 
 INSERTS = "_inserts"
 """Suffix of the publication for tables whose updates and deletes cannot name a row: it publishes inserts only."""
@@ -88,6 +89,7 @@ def ensure(catalog: PostgresCatalog, name: str, tables: list[Table]) -> tuple[st
     statements += _statements(name + INSERTS, find(catalog, name + INSERTS), keyless, NEW_ROWS, options)
     if statements:  # in one transaction: a table that changes sides is in one of them at any time
         catalog.execute(sql.SQL("; ").join(statements))
+        failpoint("publications.after_change")
     return published_names(name)
 
 

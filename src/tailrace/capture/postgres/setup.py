@@ -16,6 +16,7 @@ from tailrace.capture.postgres.messages import lsn_number, lsn_text
 from tailrace.capture.postgres.patterns import TablePatterns
 from tailrace.capture.postgres.timelines import check_history
 from tailrace.errors import SetupError, SourceError
+from tailrace.failpoints import failpoint
 
 FAILOVER_SLOTS = 170000
 """The server version from which a slot can be carried to a standby."""
@@ -220,6 +221,7 @@ def _create(catalog: PostgresCatalog, stream: ReplicationStream, slot: str, wait
     options = "SNAPSHOT 'nothing'" + (", FAILOVER true" if copied else "")
     create = f"CREATE_REPLICATION_SLOT {quote_identifier(slot)} LOGICAL pgoutput ({options})"
     [(_, consistent_point, *_)] = stream.slow_command(create, waiting)
+    failpoint("slot.after_create")
     return lsn_number(str(consistent_point))
 
 
