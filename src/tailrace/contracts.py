@@ -88,18 +88,20 @@ class Need(NamedTuple):
 class Extent:
     """What a chunk has of its table: keys above `low` up to `high` (None: no bound), or just `keys`, or the `whole` of
     it, which replaces all there was; of that, what fulfils `filter`, which is SQL. Keys are texts the database reads
-    back."""
+    back. `order` says what `low` and `high` are values of and how those are compared: by another key they mean nothing.
+    """
 
     low: tuple[str, ...] | None = None
     high: tuple[str, ...] | None = None
     keys: tuple[str, ...] = ()
     whole: bool = False
     filter: str | None = None
+    order: str = ""
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Extent:
         low, high = (tuple(data[name]) if data[name] is not None else None for name in ("low", "high"))
-        return cls(low, high, tuple(data["keys"]), data["whole"], data["filter"])
+        return cls(low, high, tuple(data["keys"]), data["whole"], data["filter"], data.get("order", ""))
 
 
 @dataclass(frozen=True)

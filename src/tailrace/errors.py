@@ -6,7 +6,8 @@
     ├── SourceError    the database                             exit 1
     ├── LogError       the change log                           exit 1
     ├── SparkError     the Spark session or a query             exit 1
-    └── SinkError      the place the changes go to              exit 1
+    ├── SinkError      the place the changes go to              exit 1
+    └── RunError       several of these, in one run             theirs, or 1
 
 An error carries a stable `code`, a `hint` that names the way out, and where it happened. Callers branch on
 `code` and attributes, never on the text.
@@ -14,6 +15,7 @@ An error carries a stable `code`, a `hint` that names the way out, and where it 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -71,6 +73,30 @@ class SparkError(TailraceError):
 
 class SinkError(TailraceError):
     pass
+
+
+class RunError(TailraceError):
+    """Parts of a run failed, each for its own reason: see `errors`. The exit code is theirs where they agree."""
+
+    def __init__(self, errors: Sequence[TailraceError]) -> None:
+        self.errors = tuple(errors)
+        told = "; ".join(str(error) for error in self.errors)
+        super().__init__("run.failed", f"{len(self.errors)} parts of the run failed: {told}", hint="see each of them")
+        codes = {error.exit_code for error in self.errors}
+        self.exit_code = codes.pop() if len(codes) == 1 else TailraceError.exit_code  # type: ignore[misc]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RunError, (self.errors,)
+
+
+def together(errors: Sequence[TailraceError]) -> TailraceError | None:
+    """What a run ends with: the only error it has, or one that has all of them."""
+    return RunError(errors) if len(errors) > 1 else next(iter(errors), None)
+
+
+def located(error: TailraceError, where: str) -> TailraceError:
+    """The error, with the place it happened at where it names none itself."""
+    return error if error.where else _rebuild(type(error), {**error.as_dict(), "where": where})
 
 
 RETRYABLE = frozenset(

@@ -82,6 +82,14 @@ class SchemaBook:
         """The ids of all versions of a table."""
         return frozenset(each.id for each in self.versions if (each.schema, each.table) == (schema, table))
 
+    def ids_with_key(self, like: TableSchema) -> frozenset[int]:
+        """The ids of a table's versions that have the key of this one."""
+        return frozenset(
+            each.id
+            for each in self.versions
+            if (each.schema, each.table, each.key) == (like.schema, like.table, like.key)
+        )
+
     def newest(self, schema: str, table: str) -> TableSchema | None:
         """The version of a table that the log met last."""
         return self._newest.get((schema, table))

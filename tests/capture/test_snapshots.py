@@ -11,6 +11,7 @@ from tailrace.contracts import Extent
 from tailrace.control import Store
 from tailrace.control.ledger import Ledger
 from tailrace.errors import ConfigError
+from tailrace.testing.waiting import eventually
 from tests.capture.running import Database
 from tests.capture.snapshotting import ITEMS, Snapshotting, contents, same, stage
 
@@ -123,6 +124,24 @@ def test_tables_the_stream_cannot_tell_are_read(db: Database, tmp_path: Path, mo
     state = contents([row for row in found if row["op"] != "s"])
     assert [state["items", f'{{"id":{n}}}']["v"] for n in range(1, 31)] == [2 * n for n in range(1, 31)]
     assert sum(table == "later" for table, _ in state) == 15
+
+
+def test_a_table_without_columns_is_read_when_it_has_some(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then it is left out, and all others are read."""
+    monkeypatch.setattr("tailrace.capture.postgres.catalog_watch.LOOK_S", 0.1)
+    db.run(ITEMS, "INSERT INTO items VALUES (1, 'b', 'v')", "CREATE TABLE bare ()", "INSERT INTO bare DEFAULT VALUES")
+    with Snapshotting(db, tmp_path) as run:
+        run.begin()
+        found = run.finish()
+        assert [row["table"] for row in found] == ["items"]
+        looks = run.capturing.stream.looks
+        eventually(lambda: run.capturing.stream.looks > looks + 1)
+        db.run("ALTER TABLE bare ADD id int NOT NULL DEFAULT 7, ADD PRIMARY KEY (id)")
+        run.work(until=lambda: len(run.ledger.runs(run.source.id, "done")) == 2)
+        found = run.finish()
+    assert contents(found)["bare", '{"id":7}'] == {"id": 7}
 
 
 def test_a_lost_file_is_read_again(db: Database, tmp_path: Path) -> None:

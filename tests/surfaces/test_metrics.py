@@ -35,7 +35,11 @@ STATUS = Status(
     2.0,
     (TAP, TapStatus("other")),
     (SINK, SinkStatus("shop", "lake", "delta", "db", tables={"public.a": TableStatus(9, None, None)})),
-    (SnapshotStatus("db", "r1", "public.a", "reading", 5, 50), SnapshotStatus("db", "r1", "public.b", "done", 5, None)),
+    (
+        SnapshotStatus("db", "r1", "public.a", "reading", 5, 50),
+        SnapshotStatus("db", "r1", "public.b", "done", 5, None),
+        SnapshotStatus("db", "r0", "public.c", "failed", 0, None, {"code": "source.privilege", "message": "no"}),
+    ),
 )
 
 
@@ -71,6 +75,8 @@ def test_every_figure_of_the_status_is_told() -> None:
         ("sink_rows_total", "shop", "files", "db", "public.a"): 9,
         ("sink_bytes_total", "shop", "files", "db", "public.a"): 90,
         ("snapshot_rows", "r1", "db", "public.a"): 5,
+        ("snapshot_failed", "r1", "db", "public.a"): 0,
+        ("snapshot_failed", "r0", "db", "public.c"): 1,
         ("snapshot_estimated_rows", "r1", "db", "public.a"): 50,
     }
     assert {name: found[name] for name in expected} == expected

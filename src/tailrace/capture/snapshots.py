@@ -25,6 +25,7 @@ from tailrace.changelog.transactions import Found, TransactionIndex
 from tailrace.contracts import ROWS, TXS, Admitted, Capture, ChunkId, Extent, Frame, Need, Staged
 from tailrace.control.ledger import Ledger, TableRequest
 from tailrace.errors import LogError
+from tailrace.failpoints import failpoint
 from tailrace.schema import TableSchema
 
 BUSY_POLL_S = 0.05
@@ -127,11 +128,21 @@ class Admissions:
         captures = self._attempt(staged, settled)
         if captures is None:
             self._ledger.discard(staged)
+            failpoint("admission.discard.before_unlink")
         else:
-            for capture in captures:
-                self._log.append(capture)
-                self._entered(capture.admitted)
+            self._append(captures)
+            failpoint("admission.before_unlink")
         Path(staged.file).unlink(missing_ok=True)
+
+    def _append(self, captures: list[Capture]) -> None:
+        """Into the log, which decides with its line; then into the ledger."""
+        for capture in captures:
+            if capture.admitted is not None:
+                failpoint("admission.before_line")
+            self._log.append(capture)
+            if capture.admitted is not None:
+                failpoint("admission.before_ledger")
+                self._ledger.enter(self._source.id, self._log.log_id, self._log.end, capture.admitted)
 
     def _attempt(self, staged: Staged, settled: str) -> list[Capture] | None:
         """None where the chunk must be read again: its file is lost, or what decides about it."""
@@ -143,10 +154,6 @@ class Admissions:
             if error.code != "log.expired":
                 raise
             return None
-
-    def _entered(self, admitted: Admitted | None) -> None:
-        if admitted is not None:
-            self._ledger.enter(self._source.id, self._log.log_id, self._log.end, admitted)
 
     def _catch_up(self) -> None:
         """Enter what the log decided and a crash kept from the ledger."""
@@ -177,7 +184,7 @@ class Admissions:
         if any(set(each.rows.column("schema_id").to_pylist()) != {schema.id} for each in found):
             return None
         touched = _touched(found)
-        moved = set() if staged.reset else self._moved(staged, index)
+        moved = set() if staged.reset else self._moved(staged, schema, index)
         owed = self._ledger.owed(staged.chunk.run, staged.chunk.schema, staged.chunk.table)
         frames = _Frames(schema.id, _transaction_id(staged.chunk), settled, staged.at_us)
         told: set[str] = set(staged.keys)
@@ -203,10 +210,11 @@ class Admissions:
         self._index[1].refresh()
         return self._index[1]
 
-    def _moved(self, staged: Staged, index: TransactionIndex) -> set[str]:
+    def _moved(self, staged: Staged, schema: TableSchema, index: TransactionIndex) -> set[str]:
         """Keys that rows moved to since the run began, with columns left out: the old key may be gone before its chunk
-        is read, and the new one lie in a chunk that was read before."""
-        tables = self._log.book.ids(staged.chunk.schema, staged.chunk.table)
+        is read, and the new one lie in a chunk that was read before. Where the table got another key since, all of it
+        is read anew."""
+        tables = self._log.book.ids_with_key(schema)
         began = self._ledger.run(staged.chunk.run).created_us - CLOCK_US
         found = index.since(tables, self._looked.get(_place(staged), 0), began)
         return {key for each in found for key in _moved_keys(each)}
@@ -241,6 +249,7 @@ def request_needed(needs: list[Need], source: str, ledger: Ledger, log: LogWrite
             ledger.request_parts(source, need.reason, table, [Extent(whole=True)], log.log_id)
         else:
             ledger.request(source, need.reason, [table], log_id=log.log_id, since=0)
+        failpoint("snapshot.need.after_request")
         needs.remove(need)
 
 

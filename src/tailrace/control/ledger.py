@@ -1,9 +1,9 @@
 """The snapshot ledger: runs, their tables and chunks, and how far each is.
 
-    run       active → done | cancelled | failed
-    table     planning → reading (every chunk is planned) → done
+    run       active → done | cancelled | failed (a table of it could not be read)
+    table     planning → reading (every chunk is planned) → done | gone (it is no longer there) | failed
     chunk     planned → staged (its rows are in a file) → admitted (they are in the log), and back to planned where
-              the log could not take it
+              the log could not take it; dropped where nobody will read it
 
 That a chunk is admitted is decided by the log's manifest and entered here afterwards.
 """
@@ -29,6 +29,7 @@ from tailrace.errors import TailraceError
 Columns = ReadOnlyColumnCollection[str, sa.Column[Any]]
 Condition = sa.ColumnElement[bool]
 _RUN, _TABLE, _CHUNK, _DEBT = snapshot_runs.c, snapshot_tables.c, snapshot_chunks.c, snapshot_debts.c
+_WAITING = _CHUNK.state.in_(["planned", "staged"])
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class TableRun:
     estimate: int | None
     rows_read: int
     rows_admitted: int
+    error: dict[str, str] | None = None
 
     @property
     def name(self) -> str:
@@ -117,15 +119,15 @@ class Ledger:
     def tables(self, run: str) -> list[TableRun]:
         query = sa.select(snapshot_tables).where(_TABLE.run == run).order_by(_TABLE.schema_name, _TABLE.table_name)
         with self._store.transaction() as connection:
-            return [TableRun(*row) for row in connection.execute(query)]
+            return [_table(row) for row in connection.execute(query)]
 
     def covered(self, source: str, log_id: str) -> set[tuple[str, str]]:
-        """Tables with a whole snapshot in the log, or one under way."""
+        """Tables with a whole snapshot in the log, or one under way that has not failed."""
         query = (
             sa.select(_TABLE.schema_name, _TABLE.table_name)
             .select_from(snapshot_tables.join(snapshot_runs))
             .where(_RUN.source == source, _RUN.log_id == log_id, _TABLE.filter.is_(None))
-            .where(sa.or_(_RUN.state == "active", _TABLE.state == "done"))
+            .where(sa.or_(sa.and_(_RUN.state == "active", _TABLE.state != "failed"), _TABLE.state == "done"))
         )
         with self._store.transaction() as connection:
             return {(schema, table) for schema, table in connection.execute(query)}
@@ -147,6 +149,22 @@ class Ledger:
                 found[name] = found.get(name, False) or state == "done"
         return found
 
+    def failed(self, source: str) -> list[TableRun]:
+        """Tables that could not be read and that no later run has read, or is about to; oldest run first."""
+        later, run = snapshot_tables.alias(), snapshot_runs.alias()
+        same = (later.c.schema_name == _TABLE.schema_name, later.c.table_name == _TABLE.table_name)
+        whole = sa.or_(later.c.filter.is_(None), _TABLE.filter.is_not(None))
+        since = (later.c.run > _TABLE.run, run.c.id == later.c.run, run.c.source == source, run.c.state != "cancelled")
+        query = (
+            sa.select(snapshot_tables)
+            .select_from(snapshot_tables.join(snapshot_runs))
+            .where(_RUN.source == source, _TABLE.state == "failed")
+            .where(~sa.exists().where(*since, *same, whole).correlate(snapshot_tables))
+            .order_by(_TABLE.run, _TABLE.schema_name, _TABLE.table_name)
+        )
+        with self._store.transaction() as connection:
+            return [_table(row) for row in connection.execute(query)]
+
     def cancel(self, run: str) -> bool:
         """Stop it where it is; what is in the log stays. False where it is over already."""
         return self._end(run, "cancelled", None)
@@ -161,9 +179,18 @@ class Ledger:
 
     def drop_table(self, table: TableRun | ChunkId) -> None:
         """The table is no longer there: the run goes on without it."""
+        self._close(table, state="gone")
+
+    def fail_table(self, table: TableRun | ChunkId, error: TailraceError) -> None:
+        """The table cannot be read: the run goes on without it, and fails when it is over."""
+        told = {**error.as_dict(), "where": error.where or f"{table.schema}.{table.table}"}
+        self._close(table, state="failed", error=json.dumps(told))
+
+    def _close(self, table: TableRun | ChunkId, **values: str) -> None:
         with self._store.transaction() as connection:
-            connection.execute(sa.delete(snapshot_chunks).where(*_of_table(_CHUNK, table)))
-            connection.execute(sa.update(snapshot_tables).where(*_of_table(_TABLE, table)).values(state="gone"))
+            _drop_chunks(connection, table)
+            unfinished = sa.update(snapshot_tables).where(*_of_table(_TABLE, table), _TABLE.state != "done")
+            connection.execute(unfinished.values(**values))
             _finish(connection, table.run)
 
     def _end(self, run: str, state: str, error: TailraceError | None) -> bool:
@@ -176,7 +203,7 @@ class Ledger:
     # -- chunks ----------------------------------------------------------------------------------------------
 
     def last_extent(self, table: TableRun) -> Extent | None:
-        """Where planning stands."""
+        """Where planning stands: the newest chunk."""
         planned = sa.select(_CHUNK.extent).where(*_of_table(_CHUNK, table))
         with self._store.transaction() as connection:
             found = connection.execute(planned.order_by(_CHUNK.number.desc()).limit(1)).scalar_one_or_none()
@@ -196,6 +223,25 @@ class Ledger:
             if complete:
                 connection.execute(sa.update(snapshot_tables).where(*_of_table(_TABLE, table)).values(state="reading"))
                 _finish(connection, table.run)
+
+    def plan_anew(self, of: TableRun | ChunkId) -> bool:
+        """A table gets other chunks from its beginning: those that nobody has read yet, or a chunk `of` it, are of a
+        key that it no longer has, and so is what it owes. False where its run is over just some keys, which name no
+        rows now."""
+        with self._store.transaction() as connection:
+            if isinstance(of, ChunkId) and not _move(connection, of, _CHUNK.state == "planned", state="dropped"):
+                return True  # found out before, by another chunk
+            number = _count(connection, *_of_table(_CHUNK, of))
+            first = sa.select(_CHUNK.extent).where(*_of_table(_CHUNK, of), _CHUNK.number == 0)
+            if number and Extent.from_dict(json.loads(connection.execute(first).scalar_one())).keys:
+                return False
+            _drop_chunks(connection, of)
+            connection.execute(sa.delete(snapshot_debts).where(*_of_table(_DEBT, of)))
+            place = {"run": of.run, "schema_name": of.schema, "table_name": of.table, "number": number}
+            begin = {**place, "state": "dropped", "extent": json.dumps(asdict(Extent()))}  # for `last_extent`
+            connection.execute(sa.insert(snapshot_chunks).values(**begin))
+            connection.execute(sa.update(snapshot_tables).where(*_of_table(_TABLE, of)).values(state="planning"))
+        return True
 
     def chunks(self, run: str, state: str, limit: int = -1) -> list[tuple[ChunkId, Extent]]:
         """A run's chunks in this state, in order; at most `limit` where that is not negative."""
@@ -217,7 +263,7 @@ class Ledger:
     def unfinished(self, table: TableRun) -> int:
         """How many chunks of a table are not in the log yet."""
         with self._store.transaction() as connection:
-            return _count(connection, *_of_table(_CHUNK, table), _CHUNK.state != "admitted")
+            return _count(connection, *_of_table(_CHUNK, table), _WAITING)
 
     def stage(self, chunks: Iterable[Staged]) -> None:
         """These were read. A chunk that meanwhile is further, or whose run is over, keeps its state."""
@@ -290,15 +336,25 @@ def _admit(connection: sa.Connection, admitted: Admitted) -> None:
     _finish(connection, chunk.run)
 
 
+def _drop_chunks(connection: sa.Connection, table: TableRun | ChunkId) -> None:
+    """Nobody reads them any more. They keep their numbers: the log may be taking one in right now."""
+    waiting = sa.update(snapshot_chunks).where(*_of_table(_CHUNK, table), _WAITING)
+    connection.execute(waiting.values(state="dropped", staged=None))
+
+
 def _finish(connection: sa.Connection, run: str) -> None:
-    """A table is done when all its chunks are in the log and no key is owed; a run when all its tables are."""
-    waiting = sa.exists().where(*_same_table(_CHUNK), _CHUNK.state != "admitted").correlate(snapshot_tables)
+    """A table is done when all its chunks are in the log and no key is owed; a run when all its tables are, and failed
+    where one of them did."""
+    waiting = sa.exists().where(*_same_table(_CHUNK), _WAITING).correlate(snapshot_tables)
     owing = sa.exists().where(*_same_table(_DEBT)).correlate(snapshot_tables)
     reading = sa.update(snapshot_tables).where(_TABLE.run == run, _TABLE.state == "reading")
     connection.execute(reading.where(~waiting, ~owing).values(state="done"))
-    open_tables = sa.exists().where(_TABLE.run == run, _TABLE.state.not_in(["done", "gone"]))
+    open_tables = sa.exists().where(_TABLE.run == run, _TABLE.state.in_(["planning", "reading"]))
+    failed = sa.select(_TABLE.error).where(_TABLE.run == run, _TABLE.state == "failed").limit(1)
+    error = connection.execute(failed.order_by(_TABLE.schema_name, _TABLE.table_name)).scalar_one_or_none()
+    state = "done" if error is None else "failed"
     active = sa.update(snapshot_runs).where(_RUN.id == run, _RUN.state == "active")
-    connection.execute(active.where(~open_tables).values(state="done", finished_us=_now_us()))
+    connection.execute(active.where(~open_tables).values(state=state, error=error, finished_us=_now_us()))
 
 
 def _move(connection: sa.Connection, chunk: ChunkId, *where: Condition, **values: Any) -> bool:
@@ -331,8 +387,17 @@ def _requested(run: str, table: TableRequest) -> dict[str, Any]:
 
 
 def _run(row: sa.Row[Any]) -> Run:
+    return Run(**_fields(row))
+
+
+def _table(row: sa.Row[Any]) -> TableRun:
+    fields = _fields(row)
+    return TableRun(schema=fields.pop("schema_name"), table=fields.pop("table_name"), **fields)
+
+
+def _fields(row: sa.Row[Any]) -> dict[str, Any]:
     fields = dict(row._mapping)
-    return Run(**{**fields, "error": json.loads(fields["error"]) if fields["error"] else None})
+    return {**fields, "error": json.loads(fields["error"]) if fields["error"] else None}
 
 
 def _now_us() -> int:

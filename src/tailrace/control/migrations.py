@@ -96,7 +96,9 @@ SCHEMAS = (
     """,
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (SNAPSHOTS, SCHEMAS)
+FAILED_TABLES = ("ALTER TABLE snapshot_tables ADD COLUMN error TEXT",)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (SNAPSHOTS, SCHEMAS, FAILED_TABLES)
 
 
 def migrate(connection: sa.Connection) -> None:

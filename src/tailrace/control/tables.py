@@ -48,6 +48,7 @@ snapshot_tables = sa.Table(
     _number("estimate", null=True),
     _number("rows_read", default=0),
     _number("rows_admitted", default=0),
+    _text("error", null=True),
 )
 
 snapshot_chunks = sa.Table(

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tailrace.contracts import ChunkId, Extent, Staged
-from tailrace.errors import SparkError, TailraceError
+from tailrace.errors import SourceError, SparkError, TailraceError
 from tailrace.machine.space import full_disk
 
 Task = list[tuple[ChunkId, Extent]]
@@ -45,11 +45,8 @@ class ReadHere:
                 outcomes.append(self.source.read_chunk(chunk, extent, self.folder))
             except TailraceError as error:
                 return [*outcomes, error]
-            except OSError as error:
-                full = full_disk(error)
-                if full is None:
-                    raise
-                return [*outcomes, full]
+            except Exception as error:  # a defect must not pass for a task that was lost, which is retried
+                return [*outcomes, full_disk(error) or crashed(error)]
         return outcomes
 
 
@@ -68,3 +65,9 @@ class ReadInSpark:
             lost = SparkError("spark.worker_lost", text[0] if text else "a task was lost", hint="It is retried")
             return [full_disk(error) or lost]
         return outcomes
+
+
+def crashed(error: Exception) -> SourceError:
+    """A defect of ours, met while a table was planned or read."""
+    text = f"{type(error).__name__}: {error}"
+    return SourceError("snapshot.crashed", text, hint="start again; if it comes back, please report it")

@@ -95,7 +95,8 @@ class SinkStatus:
 
 @dataclass(frozen=True)
 class SnapshotStatus:
-    """A table of a snapshot that is under way. `estimate` is the database's guess of its rows, where it has one."""
+    """A table of a snapshot that is under way, or that could not be read (`failed`) and was not since. `estimate` is
+    the database's guess of its rows, where it has one. `error` is why it failed, or what it waits for."""
 
     source: str
     run: str
@@ -103,6 +104,7 @@ class SnapshotStatus:
     state: str
     rows: int
     estimate: int | None
+    error: dict[str, str] | None = None
 
 
 @dataclass(frozen=True)

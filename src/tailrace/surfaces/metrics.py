@@ -119,6 +119,8 @@ def _of_snapshots(snapshots: tuple[SnapshotStatus, ...]) -> Iterator[Metric]:
 
     at = ("source", "run", "table")
     yield _gauge("snapshot_rows", "Rows in the log, of a snapshot under way.", at, of(lambda each: each.rows))
+    failed = of(lambda each: float(each.state == "failed"))
+    yield _gauge("snapshot_failed", "1 where the table could not be read.", at, failed)
     estimate = "Rows the database thinks the table has; absent: it has no guess."
     yield _gauge("snapshot_estimated_rows", estimate, at, of(lambda each: each.estimate))
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from tailrace.supervisor.status import DebtStatus, SinkStatus, Status, TableStatus, TapStatus
+from tailrace.supervisor.status import DebtStatus, SinkStatus, SnapshotStatus, Status, TableStatus, TapStatus
 from tailrace.surfaces.cli import live
 
 
@@ -72,6 +72,23 @@ def test_errors_and_warnings_are_told_with_their_hints() -> None:
         "sink shop/files: warning: slow",
         "sink shop/files: error[sink.unavailable]: the disk is full (free space)",
     ]
+
+
+def test_a_table_that_could_not_be_read_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    error = {"code": "source.privilege", "message": "denied", "hint": "grant it", "where": "public.a"}
+    failed = SnapshotStatus("db", "r1", "public.a", "failed", 0, None, error)
+    with live.view(as_json=False) as tick:
+        tick(status(1000.0, 1))
+        capsys.readouterr()
+        tick(replace(status(1000.5, 1), snapshots=(failed,)))
+    lines = capsys.readouterr().err.splitlines()
+    assert "snapshot db: public.a failed, 0 rows" in lines
+    assert "snapshot db: public.a: error[source.privilege]: denied (grant it)" in lines
+    shown, rates = io.StringIO(), live.Rates()
+    rates.add(status(1000.0, 1))
+    Console(file=shown, width=120).print(live.picture(replace(status(1000.5, 1), snapshots=(failed,)), rates))
+    assert "snapshot of public.a" in shown.getvalue()
+    assert "denied" in shown.getvalue()
 
 
 def test_plain_lines_come_when_a_state_changes(capsys: pytest.CaptureFixture[str]) -> None:

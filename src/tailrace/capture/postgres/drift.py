@@ -279,6 +279,8 @@ class Drift:
             return Need(*name, "new table" if was.shape is None else REMADE)
         if was.shape is None or _left_and_returned(was, sighting):
             return Need(*name, "left and returned", whole=True)  # also deletes were missed
+        if sighting.relation.columns and not json.loads(was.shape)[2]:
+            return Need(*name, "first columns")  # before it had none, and there was nothing to read
         return None
 
     def _rewritten(self, name: Name, sighting: Sighting, truncates: Collection[int]) -> Need | None:

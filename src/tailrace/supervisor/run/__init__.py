@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tailrace.errors import Action, TailraceError, decide
+from tailrace.errors import Action, TailraceError, decide, located, together
 from tailrace.machine import signals
 from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.layout import Layout, run_lock
@@ -55,7 +55,7 @@ class Supervisor:
         on_signal: Callable[[], None] | None = None,
     ) -> Status:
         """Run until `stop`, a signal, `seconds`, or until everything committed at the source when `finish` was
-        called is delivered. Returns the last status; raises the error of what stopped for good.
+        called is delivered. Returns the last status; raises the errors of all that stopped for good, as one.
 
         SIGINT, SIGTERM and SIGHUP drain, unless `on_signal` does something else about them."""
         answer = on_signal or self.stop
@@ -181,12 +181,14 @@ class Supervisor:
                 self._spark.stop()
 
     def _raise_failure(self) -> None:
-        failures: list[TailraceError | None] = [tap.failure for tap in self._taps.values()]
-        failures += [runner.failure for runner in self._runners]
-        failures += [thread.failure for thread in self._snapshots.values()]
-        for failure in failures:
-            if failure is not None:
-                raise failure
+        found: list[tuple[str, TailraceError | None]] = [
+            (f"tap {name}", tap.failure) for name, tap in self._taps.items()
+        ]
+        found += [(f"sink {runner.pipeline}/{runner.sink.id}", runner.failure) for runner in self._runners]
+        found += [(f"snapshot {name}", each) for name, thread in self._snapshots.items() for each in thread.failures]
+        error = together([located(error, where) for where, error in found if error is not None])
+        if error is not None:
+            raise error
 
     @contextlib.contextmanager
     def _locks(self) -> Iterator[None]:

@@ -1,7 +1,8 @@
 """Snapshots of one source: which tables need one, their chunks planned ahead, read in parallel and staged.
 
 The tap admits what is staged here. All that is known is in the ledger and in the staged files: a crash costs the chunks
-that were being read, one for each reader.
+that were being read, one for each reader. A table that cannot be read fails alone: the others of its run are read, and
+the next start tries it again.
 """
 
 from __future__ import annotations
@@ -13,9 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, cast
 
 from tailrace.backoff import Backoff
 from tailrace.capture.postgres import PostgresSource
@@ -24,13 +23,21 @@ from tailrace.changelog import LogReader
 from tailrace.contracts import ChunkId, Extent, Staged
 from tailrace.control import Store
 from tailrace.control.ledger import Ledger, Run, TableRequest, TableRun
-from tailrace.errors import Action, SourceError, TailraceError, decide
+from tailrace.errors import Action, SourceError, TailraceError, decide, located
+from tailrace.failpoints import failpoint
 from tailrace.machine.space import full_disk
-from tailrace.spark.snapshot import Outcome, Read, ReadHere, ReadInSpark, Task
+from tailrace.spark.snapshot import Outcome, Read, ReadHere, ReadInSpark, Task, crashed
 from tailrace.spec import Platform
 from tailrace.supervisor.layout import Layout
 from tailrace.supervisor.run.taps import TapProcess
+from tailrace.supervisor.snapshots.requests import REQUESTED
 from tailrace.supervisor.status import SnapshotStatus
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Place = tuple[str, str, str]
+"""A table of a run: the run's id, schema and name."""
 
 CHUNKS_PER_TASK = 8
 AHEAD = 64
@@ -40,6 +47,8 @@ UNREAD = "rows that are there already are not captured: add `snapshot: {}` to th
 TICK_S = 0.1
 IDLE_TICK_S = 1.0
 """How soon a request is noticed while no snapshot is under way."""
+AGAIN = "failed before"
+"""The reason of a run over tables that the run before could not read."""
 
 
 class Snapshots:
@@ -50,14 +59,22 @@ class Snapshots:
         self._pool = ThreadPoolExecutor(source.snapshot.max_parallel_chunks, "snapshot")
         self._reading: dict[Future[list[Outcome]], Task] = {}
         self._not_before = 0.0
+        self._waiting_for: dict[Place, TailraceError] = {}
+        """Why tables wait for the next try."""
+        self._reasons: dict[Place, TailraceError] = {}
+        """Why tables failed in this process."""
+        self._failed: list[TableRun] = []
+        self._under_way: list[str] | None = None
         self.warnings: list[str] = []
         self.failure: TailraceError | None = None
+        """Why nothing of what the mode wants could be read: without it the pipeline must not look healthy."""
         self.active = True
         """Whether a run was under way at the last step."""
 
     def begin(self, log_id: str, known: set[tuple[str, str]]) -> None:
         """Request what the configured mode wants of a log; `known`: tables whose schema the log has."""
         mode = self._source.snapshot.mode
+        self._try_again(log_id)
         covered = self._ledger.covered(self._source.id, log_id)
         missing = [
             TableRequest(schema, table, "false" if mode == "no_data" else None, estimate)
@@ -69,6 +86,23 @@ class Snapshots:
             self._ledger.request(self._source.id, mode, missing, log_id=log_id, since=0)
         elif mode == "never" and not known and self._source.has_rows():
             self.warnings = [UNREAD]
+
+    def _try_again(self, log_id: str) -> None:
+        """Request what the stream could not tell and a run could not read either. What the mode wants is requested by
+        it, and what somebody asked for is theirs to ask for again."""
+        for table in self._ledger.failed(self._source.id):
+            run, last = self._ledger.run(table.run), self._ledger.last_extent(table)
+            if (
+                table.filter is not None
+                or run.log_id != log_id
+                or run.reason in (self._source.snapshot.mode, REQUESTED)
+            ):
+                continue
+            again = TableRequest(table.schema, table.table, None, table.estimate)
+            if last is not None and last.whole:
+                self._ledger.request_parts(self._source.id, AGAIN, again, [Extent(whole=True)], log_id)
+            else:
+                self._ledger.request(self._source.id, AGAIN, [again], log_id=log_id, since=0)
 
     def recover(self, folder: Path) -> None:
         """Take over what was read before a crash, and remove the rest. Before the first step only."""
@@ -84,23 +118,24 @@ class Snapshots:
         self._collect()
         runs = self._ledger.runs(self._source.id, "active")
         self.active = bool(runs)
-        if time.monotonic() < self._not_before or not streaming():
+        self._notice([run.id for run in runs])
+        if self._waits or not streaming():
             return
         for run in runs:
-            try:
-                self._advance(run)
-            except TailraceError as error:
-                self._handle(run.id, error)
+            self._advance(run)
 
     def status(self) -> tuple[SnapshotStatus, ...]:
-        """The tables of runs that are under way."""
-        if not self.active:
-            return ()
-        return tuple(
-            SnapshotStatus(self._source.id, run.id, table.name, table.state, table.rows_admitted, table.estimate)
-            for run in self._ledger.runs(self._source.id, "active")
-            for table in self._ledger.tables(run.id)
-        )
+        """The tables of runs that are under way, and those that could not be read."""
+        runs = self._ledger.runs(self._source.id, "active") if self.active else []
+        tables = [table for run in runs for table in self._ledger.tables(run.id)]
+        tables += [table for table in self._failed if table.run not in {run.id for run in runs}]
+        return tuple(self._status(table) for table in tables)
+
+    @property
+    def failures(self) -> list[TailraceError]:
+        """Why tables could not be read that the pipeline must have; not those that somebody asked for beside it."""
+        needed = [table for table in self._failed if self._ledger.run(table.run).reason != REQUESTED]
+        return [self._reasons.get(_place(table)) or _told(table) for table in needed]
 
     def close(self) -> None:
         """Wait for what is being read; it is read again next time."""
@@ -112,27 +147,17 @@ class Snapshots:
     def _advance(self, run: Run) -> None:
         open_tables = [table for table in self._ledger.tables(run.id) if table.state in ("planning", "reading")]
         for table in open_tables[: self._source.snapshot.max_parallel_tables]:
-            if table.state == "planning":
-                self._plan(table)
-            else:
-                self._collect_debts(table)
+            with self._blamed(table):
+                self._plan(table) if table.state == "planning" else self._collect_debts(table)
+            if self._waits:
+                return
         self._submit(run)
 
     def _plan(self, table: TableRun) -> None:
         if self._ledger.count(table.run, "planned") >= AHEAD:
             return
-        try:
-            extents = self._source.plan_chunks(
-                table.schema,
-                table.table,
-                self._ledger.last_extent(table),
-                self._source.snapshot.chunk_size,
-                AHEAD,
-            )
-        except SourceError as error:
-            if not self._is_gone(table, error):
-                raise
-            return
+        last, size = self._ledger.last_extent(table), self._source.snapshot.chunk_size
+        extents = self._source.plan_chunks(table.schema, table.table, last, size, AHEAD)
         filtered = [replace(extent, filter=table.filter) for extent in extents]
         self._ledger.plan(table, filtered, complete=extents[-1].high is None)
 
@@ -155,26 +180,65 @@ class Snapshots:
     def _collect(self) -> None:
         for future in [each for each in self._reading if each.done()]:
             outcomes = [] if future.cancelled() else future.result()
-            self._ledger.stage(each for each in outcomes if isinstance(each, Staged))
-            chunk, _ = self._reading.pop(future)[0]
+            staged = [each for each in outcomes if isinstance(each, Staged)]
+            failpoint("snapshot.read.before_ledger")
+            self._ledger.stage(staged)
+            task = self._reading.pop(future)
+            if staged:
+                self._backoff.reset()
+                self._waiting_for.pop(_place(staged[0].chunk), None)
             for error in (each for each in outcomes if isinstance(each, TailraceError)):
-                if not self._is_gone(chunk, error):
-                    self._handle(chunk.run, error)
+                self._handle(task[len(staged)][0], error)  # chunks are read in order, and the error is the last outcome
 
-    def _is_gone(self, table: TableRun | ChunkId, error: TailraceError) -> bool:
-        """A table that was dropped since the run was requested is left out of it."""
-        gone = error.code == "source.table_missing"
-        if gone:
+    # -- what goes wrong -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _blamed(self, table: TableRun) -> Iterator[None]:
+        """What the block raises is this table's trouble, and no other's."""
+        try:
+            yield
+        except TailraceError as error:
+            self._handle(table, error)
+        except Exception as error:
+            self._handle(table, full_disk(error) or crashed(error))
+
+    def _handle(self, table: TableRun | ChunkId, error: TailraceError) -> None:
+        """Leave it out where it is no longer there, plan it anew where it has another key, wait where time can heal,
+        and give it up otherwise."""
+        if error.code == "source.table_missing":
             self._ledger.drop_table(table)
-        return gone
-
-    def _handle(self, run: str, error: TailraceError) -> None:
-        if decide(error) is Action.RETRY:
-            self._not_before = time.monotonic() + self._backoff.next()
+        elif error.code == "source.key_changed" and self._ledger.plan_anew(table):
             return
-        self._ledger.fail(run, error)
-        if self._ledger.run(run).reason == self._source.snapshot.mode:
-            self.failure = error  # without it the pipeline has a gap, and must not look healthy
+        elif decide(error) is Action.RETRY:
+            self._waiting_for[_place(table)] = error
+            self._not_before = time.monotonic() + self._backoff.next()
+        else:
+            self._reasons[_place(table)] = located(error, f"{table.schema}.{table.table}")
+            self._ledger.fail_table(table, error)
+            self._under_way = None
+
+    @property
+    def _waits(self) -> bool:
+        return time.monotonic() < self._not_before
+
+    def _notice(self, under_way: list[str]) -> None:
+        """When a run began or ended, or a table failed: learn what could not be read."""
+        if under_way == self._under_way:
+            return
+        self._under_way, self._failed = under_way, self._ledger.failed(self._source.id)
+        self._waiting_for = {place: error for place, error in self._waiting_for.items() if place[0] in under_way}
+        over = [place for place in self._reasons if place[0] not in under_way]
+        for place in over if self.failure is None else ():
+            run = self._ledger.run(place[0])
+            wanted = run.reason == self._source.snapshot.mode
+            if wanted and not self._ledger.covered(self._source.id, run.log_id):
+                self.failure = self._reasons[place]
+
+    def _status(self, table: TableRun) -> SnapshotStatus:
+        waits = self._waiting_for.get(_place(table))
+        error = table.error or (waits.as_dict() if waits is not None else None)
+        rows, estimate = table.rows_admitted, table.estimate
+        return SnapshotStatus(self._source.id, table.run, table.name, table.state, rows, estimate, error)
 
 
 class SnapshotThread(threading.Thread):
@@ -192,13 +256,23 @@ class SnapshotThread(threading.Thread):
         self._snapshots, self._streaming, self._log = snapshots, streaming, log
         self._halt = threading.Event()
         self.begun = False
-        self.failure: TailraceError | None = None
+        self._crash: TailraceError | None = None
         self._told: tuple[SnapshotStatus, ...] = ()
+
+    @property
+    def failure(self) -> TailraceError | None:
+        """Why the source's snapshots stopped, or why the one its mode wants has nothing."""
+        return self._crash or self._snapshots.failure
+
+    @property
+    def failures(self) -> list[TailraceError]:
+        """Everything that the pipeline must have and that was not read, each with its reason."""
+        return [*([self._crash] if self._crash is not None else []), *self._snapshots.failures]
 
     @property
     def busy(self) -> bool:
         """Whether something is still to be read or admitted, as far as can be said now."""
-        if self.failure is not None:
+        if self._crash is not None:
             return False
         with _patience():
             return not self.begun or self._snapshots.busy
@@ -218,7 +292,7 @@ class SnapshotThread(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self._halt.wait(self._pause()) and self.failure is None:
+            while not self._halt.wait(self._pause()) and self._crash is None:
                 self._step()
         finally:
             self._snapshots.close()
@@ -235,13 +309,10 @@ class SnapshotThread(threading.Thread):
                 self._snapshots.step(self._streaming)
         except TailraceError as error:
             if decide(error) is Action.STOP:
-                self.failure = error
+                self._crash = error
         except Exception as error:  # nobody waits for a thread that ended without a word
-            text = f"{type(error).__name__}: {error}"
-            if full_disk(error) is not None:
-                return  # the next step tries again
-            self.failure = SourceError("snapshot.crashed", text, hint="start again; if it comes back, please report it")
-        self.failure = self.failure or self._snapshots.failure
+            if full_disk(error) is None:  # otherwise the next step tries again
+                self._crash = crashed(error)
 
 
 @contextmanager
@@ -270,6 +341,16 @@ def start_snapshots(spark: SparkSession, tap: TapProcess, layout: Layout, platfo
     return SnapshotThread(snapshots, tap.is_streaming, known, source.id)
 
 
+def _place(table: TableRun | ChunkId) -> Place:
+    return table.run, table.schema, table.table
+
+
+def _told(table: TableRun) -> TailraceError:
+    """The error of a table that failed in an earlier process."""
+    assert table.error is not None
+    return SourceError(**table.error)
+
+
 def _wanted(mode: str, table: tuple[str, str], covered: set[tuple[str, str]], known: set[tuple[str, str]]) -> bool:
     match mode:
         case "always":
@@ -287,12 +368,8 @@ def _tasks(chunks: Sequence[tuple[ChunkId, Extent]]) -> list[Task]:
     tasks: list[Task] = []
     for pair in chunks:
         last = tasks[-1] if tasks else []
-        if last and len(last) < CHUNKS_PER_TASK and _table_of(last[0][0]) == _table_of(pair[0]):
+        if last and len(last) < CHUNKS_PER_TASK and _place(last[0][0]) == _place(pair[0]):
             last.append(pair)
         else:
             tasks.append([pair])
     return tasks
-
-
-def _table_of(chunk: ChunkId) -> tuple[str, str]:
-    return chunk.schema, chunk.table

@@ -16,6 +16,9 @@ from tailrace.errors import ConfigError
 from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.layout import Layout, is_running
 
+REQUESTED = "asked"
+"""The reason of a run that somebody asked for."""
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -65,7 +68,7 @@ class SnapshotRequests:
         if not repair:
             self.warnings = self._source.preflight((each.schema, each.table) for each in tables)
         wanted = [TableRequest(each.schema, each.table, where, each.estimate) for each in tables]
-        reason = ASKED if repair else "asked"
+        reason = ASKED if repair else REQUESTED
         return self._ledger.request(self._source.id, reason, wanted, log_id=log.log_id, since=0)
 
     def progress(self, run: str) -> Progress:

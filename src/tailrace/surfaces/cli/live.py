@@ -23,7 +23,7 @@ from tailrace.surfaces.cli.output import debt
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tailrace.supervisor.status import SinkState, SinkStatus, SnapshotStatus, Status, TapState, TapStatus
+    from tailrace.supervisor.status import SinkStatus, SnapshotStatus, Status, TapStatus
 
 Tick = Callable[["Status"], None]
 
@@ -95,6 +95,7 @@ def notes(status: Status) -> list[str]:
     """Warnings, and errors with their hints."""
     found = []
     named = [(f"tap {tap.source}", tap.warnings, tap.error) for tap in status.taps]
+    named += [(f"snapshot {each.source}: {each.table}", (), each.error) for each in status.snapshots]
     named += [(f"sink {sink.pipeline}/{sink.sink}", sink.warnings, sink.error) for sink in status.sinks]
     for name, warnings, error in named:
         found += [f"{name}: warning: {warning}" for warning in warnings]
@@ -119,7 +120,7 @@ def picture(status: Status, rates: Rates) -> RenderableType:
         age, lag = _age(status.at, tap.last_commit_us), _tap_lag(tap)
         table.add_row(tap.source, "change log", _state(tap.state) + _told(tap), f"{tap.rows:,}", "", lag, age)
     for each in status.snapshots:
-        table.add_row("", f"  snapshot of {each.table}", each.state, _read(each), "", "", "")
+        table.add_row("", f"  snapshot of {each.table}", _state(each.state), _read(each), "", "", "")
     debts: list[Text] = []
     for sink in status.sinks:
         table.add_section()
@@ -153,14 +154,16 @@ def _paced(seconds: float, render: Callable[[Status, Rates], list[str]], say: Ca
     """Prints every `seconds`, and at once when a state changes; never the same twice. What there is no space for, where
     the output is a file, is left out."""
     rates = Rates()
-    states: list[TapState | SinkState] = []
+    states: list[str] = []
     printed: list[str] = []
     due = 0.0
 
     def tick(status: Status) -> None:
         nonlocal states, printed, due
         rates.add(status)
-        now = [tap.state for tap in status.taps] + [sink.state for sink in status.sinks]
+        now: list[str] = [tap.state for tap in status.taps]
+        now += [sink.state for sink in status.sinks]
+        now += [each.table for each in status.snapshots if each.error is not None]
         if now == states and time.monotonic() < due:
             return
         states, due = now, time.monotonic() + seconds

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tailrace.errors import TailraceError
+from tailrace.errors import RunError, TailraceError
 from tailrace.machine.space import full_disk
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ def _problems(error: TailraceError) -> list[dict[str, Any]]:
     from tailrace.config.problems import DocumentError
     from tailrace.config.secret import redact
 
+    if isinstance(error, RunError):
+        return [problem for each in error.errors for problem in _problems(each)]
     if isinstance(error, DocumentError):
         return [{**problem.as_dict(), "where": problem.where} for problem in error.problems]
     return [{key: redact(text) for key, text in error.as_dict().items()}]

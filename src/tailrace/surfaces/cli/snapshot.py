@@ -87,7 +87,9 @@ def _tell(progress: Progress, as_json: bool) -> None:
         where = "it goes on in the pipeline's process" if progress.working else "it begins when the pipeline runs"
         say(f"snapshot {run.id}: {progress.rows:,} rows so far; {where}. Cancel it with --cancel")
     elif run.error is not None:
-        say(f"snapshot {run.id} failed: {run.error['message']}\n  hint: {run.error['hint']}", color="red")
+        told = [table.error for table in progress.tables if table.error is not None] or [run.error]
+        reasons = [f"\n  {error['where']}: {error['message']}\n  hint: {error['hint']}" for error in told]
+        say(f"snapshot {run.id} failed:{''.join(reasons)}", color="red")
     else:
         seconds = ((run.finished_us or run.created_us) - run.created_us) / 1e6
         say(

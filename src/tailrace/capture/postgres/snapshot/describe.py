@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 import psycopg
@@ -15,10 +16,11 @@ from tailrace.errors import SourceError
 
 @dataclass(frozen=True)
 class KeyColumn:
-    """A column of the key, in the index's order; `type` is as a cast spells it."""
+    """A column of the key, in the index's order; `type` is as a cast spells it, `collation` the catalog's number."""
 
     name: str
     type: str
+    collation: int
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,11 @@ class Described:
         are changes of their own tables; those of partitions are its own."""
         name = sql.Identifier(self.relation.schema, self.relation.table)
         return sql.SQL("{}" if self.partitioned else "ONLY {}").format(name)
+
+    @property
+    def order(self) -> str:
+        """What the table's keys are and how they are compared, as `Extent.order` has it."""
+        return json.dumps([[column.name, column.type, column.collation] for column in self.key])
 
     @property
     def columns(self) -> sql.Composed:
@@ -56,7 +63,7 @@ WHERE pubname = ANY (%s) AND schemaname = %s AND tablename = %s
 """
 
 _COLUMNS = """
-SELECT attnum, attname, atttypid, atttypmod, format_type(atttypid, -1), attgenerated = ''
+SELECT attnum, attname, atttypid, atttypmod, format_type(atttypid, -1), attgenerated = '', attcollation::int8
 FROM pg_attribute WHERE attrelid = %s::oid AND attnum > 0 AND NOT attisdropped
 AND (attgenerated = '' OR attgenerated = 's' AND current_setting('server_version_num')::int >= %s) ORDER BY attnum
 """
@@ -66,7 +73,7 @@ AND (attgenerated = '' OR attgenerated = 's' AND current_setting('server_version
 def describe(
     connection: psycopg.Connection[TupleRow], schema: str, table: str, publications: tuple[str, ...]
 ) -> Described:
-    """The table as this connection's transaction sees it."""
+    """The table as this connection's transaction sees it. One without columns has nothing to read."""
     found = connection.execute(_RELATION, (schema, table)).fetchall()
     if not found:
         raise table_missing(schema, table)
@@ -74,9 +81,16 @@ def describe(
     published, row_filter = _published(connection, schema, table, publications)
     columns = connection.execute(_COLUMNS, (oid, GENERATED_PUBLISHED)).fetchall()
     kept = [row for row in columns if (row[1] in published if published is not None else row[5])]
+    if not kept:
+        raise SourceError(
+            "source.table_missing",
+            f"the table {schema}.{table} has no columns",
+            hint="the snapshot goes on without it; it is read when it has some",
+            where=f"{schema}.{table}",
+        )
     key = tuple(index or ())
     relation = Relation(oid, schema, table, identity, tuple(_column(row, identity, key) for row in kept))
-    spelled = {row[0]: KeyColumn(row[1], row[4]) for row in columns}
+    spelled = {row[0]: KeyColumn(row[1], row[4], row[6]) for row in columns}
     return Described(relation, tuple(spelled[number] for number in key), row_filter, partitioned)
 
 
@@ -104,5 +118,5 @@ def _published(
     if not found:
         return None, None
     filters = [row_filter for _, row_filter in found]
-    names = {name for attnames, _ in found for name in attnames}
+    names = {name for attnames, _ in found for name in attnames or ()}
     return names, None if None in filters else " OR ".join(f"({each})" for each in filters)

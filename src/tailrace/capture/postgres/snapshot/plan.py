@@ -17,7 +17,7 @@ from tailrace.capture.postgres.patterns import TablePatterns
 from tailrace.capture.postgres.setup import matching_tables
 from tailrace.capture.postgres.snapshot.describe import Described, KeyColumn
 from tailrace.contracts import Extent
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:
     from tailrace.capture.postgres import PostgresSource
@@ -58,14 +58,33 @@ def plan(
     connection: psycopg.Connection[TupleRow], table: Described, after: Extent | None, size: int, count: int
 ) -> list[Extent]:
     """Up to `count` ranges of `size` rows after `after`; a range without an end is the last. It has few rows, those
-    with keys above what this look at the table could see: a row may be there and in the log already."""
+    with keys above what this look at the table could see: a row may be there and in the log already. Raises
+    `source.key_changed` where `after` is of another key."""
+    check_order(table, after)
     if not table.key:
         return [Extent(whole=True)]
     low = after.high if after is not None else None
     found = connection.execute(_boundaries(table, low, size, count)).fetchall()
     highs = [tuple(str(value) for value in row) for row in found]
-    extents = [Extent(low=before, high=high) for before, high in zip([low, *highs], highs, strict=False)]
-    return extents if len(extents) == count else [*extents, Extent(low=highs[-1] if highs else low)]
+    order = table.order
+    extents = [Extent(low=before, high=high, order=order) for before, high in zip([low, *highs], highs, strict=False)]
+    return extents if len(extents) == count else [*extents, Extent(low=highs[-1] if highs else low, order=order)]
+
+
+def check_order(table: Described, extent: Extent | None) -> None:
+    """Raise `source.key_changed` where the bounds or keys of an extent are not those of the table's key."""
+    if extent is None:
+        return
+    names = {column.name for column in table.key}
+    if extent.order in ("", table.order) and all(set(json.loads(key)) == names for key in extent.keys):
+        return
+    name = f"{table.relation.schema}.{table.relation.table}"
+    raise SourceError(
+        "source.key_changed",
+        f"the key of {name} has changed since its snapshot was planned",
+        hint="its snapshot is planned anew; one of single rows has to be asked for again",
+        where=name,
+    )
 
 
 def explain(connection: psycopg.Connection[TupleRow], table: Described, condition: str) -> None:
@@ -84,6 +103,7 @@ def explain(connection: psycopg.Connection[TupleRow], table: Described, conditio
 
 def range_condition(table: Described, extent: Extent) -> sql.Composable:
     """What a chunk's rows fulfil, row filter included."""
+    check_order(table, extent)
     parts: list[sql.Composable] = []
     if extent.low is not None:
         parts.append(_compare(table.key, ">", extent.low))
