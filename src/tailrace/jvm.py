@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 FEW = 5_000
 """Compiling a plan takes longer than running it on fewer rows."""
 
+LONGEST = 2_000
+"""Characters of a reason: some quote the row that they are about."""
+
 _CALLING = "An error occurred while calling "
 _CAUSE = "Caused by: "
 
@@ -22,7 +25,12 @@ def reason(error: BaseException) -> str:
     told = [line.removeprefix(": ") for line in lines if line and not line.startswith(_CALLING)]
     causes = [line.removeprefix(_CAUSE) for line in told if line.startswith(_CAUSE)]
     first = told[0] if told else type(error).__name__
-    return redact(f"{first} ({causes[-1]})" if causes and causes[-1] not in first else first)
+    return redact(f"{first} ({causes[-1]})" if causes and causes[-1] not in first else first)[:LONGEST]
+
+
+def whole_story(error: BaseException) -> str:
+    """All that Java told: the error, its causes, and where they came from. Not for people."""
+    return f"{error}\n{getattr(error, '_stackTrace', '')}"
 
 
 def compile_plans(session: SparkSession, *, few: bool) -> None:

@@ -37,6 +37,8 @@ _DEFAULTS = {"delta.enableDeletionVectors": "true"}
 _NAMED_COLUMNS = {"delta.columnMapping.mode": "name"}
 _UNNAMABLE = frozenset(" ,;{}()\n\t=")
 """What a column's name must not have, unless columns in files are named apart from those of the table."""
+_TYPE_FEATURES = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
+"""Types that are features of Delta's, which a new table gets by itself and an old one does not."""
 _WIDENING = {"delta.enableTypeWidening": "true"}
 _VACUUM = ("retentionDurationCheck", "vacuum.retentionWindowIgnore", "vacuum.logging")
 """What would take the age for too little, ignore it, or make commits of its own."""
@@ -143,8 +145,11 @@ class DeltaTarget(Target):
         self.execute(f"DELETE FROM {self.sql_name}", mark)
 
     def add_columns(self, columns: Mapping[str, DataType]) -> None:
-        self._enable(_naming(columns))
-        super().add_columns(columns)
+        shape = self.existing()
+        missing = {name: each for name, each in columns.items() if shape.type(name) is None}
+        if missing:
+            self._enable({**_naming(missing), **_features(missing.values())})
+            super().add_columns(missing)
 
     def rename_column(self, before: str, after: str) -> None:
         self._enable(_NAMED_COLUMNS)
@@ -341,6 +346,12 @@ class DeltaTarget(Target):
             return 0
         found = self._version(number)
         return None if found is None else self._mark_of(found)
+
+
+def _features(types: Iterable[DataType]) -> Mapping[str, str]:
+    """The properties without which an existing table takes no column of these types."""
+    spelled = " ".join(each.simpleString() for each in types)
+    return {f"delta.feature.{name}": "supported" for kind, name in _TYPE_FEATURES.items() if kind in spelled}
 
 
 def _naming(columns: Iterable[str]) -> Mapping[str, str]:

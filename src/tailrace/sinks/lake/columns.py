@@ -48,6 +48,8 @@ _PLAIN: dict[str, DataType] = {
     "bigint unsigned": DecimalType(20, 0),
 }
 JSON = ("json", "jsonb")
+JSON_LIMITS = {"maxNestingDepth": "10000", "maxNumLen": str(1 << 20), "maxStringLen": str((1 << 31) - 1)}
+"""Options for the parser of row images: what is larger than its own limits is a value like any other."""
 _DECIMAL = re.compile(r"(?:numeric|decimal)\((\d+)(?:,\s*(-?\d+))?\)")
 
 
@@ -161,6 +163,7 @@ def _exact_decimal(text: str, target: DecimalType) -> str:
     return f"if(({plain}) and ({few} or {digits} <= {target.scale}), {found}, null)"
 
 
+_LISTED_LIMITS = ", ".join(f"'{name}', '{limit}'" for name, limit in JSON_LIMITS.items())
 _NEGATIVE_ZERO = r"'(?<=[\\[, ])-0(?=[\\], ])'"
 """SQL: a pattern. In an array of floats nothing else can stand like this."""
 
@@ -168,7 +171,7 @@ _NEGATIVE_ZERO = r"'(?<=[\\[, ])-0(?=[\\], ])'"
 def _array(text: str, element: DataType) -> str:
     """Null where an element does not fit, as in an array with more dimensions than the type has."""
     signed = f"regexp_replace({text}, {_NEGATIVE_ZERO}, '-0.0')" if isinstance(element, FLOATS) else text
-    texts = f"from_json({signed}, 'array<string>')"
+    texts = f"from_json({signed}, 'array<string>', map({_LISTED_LIMITS}))"
     if isinstance(element, StringType):
         return f"if(startswith({text}, '[['), null, {texts})"
     values = f"transform({texts}, e -> {value('e', element)})"

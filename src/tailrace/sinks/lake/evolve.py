@@ -301,8 +301,8 @@ def _set(target: Target, values: Mapping[str, str]) -> None:
 def _refuse_names(target: Target, schema: TableSchema, sink: LakeSink, staying: Iterable[str]) -> None:
     """A table cannot have two columns of one name, whoever's they are. `staying` are there already."""
     names = [column.name for column in schema.columns]
-    own = [*own_columns(sink), *([UNFIT] if sink.evolution_of(schema) == "lenient" else [])]
-    taken = next((name for name in names if name in own), None)
+    own = [*own_columns(sink), UNFIT]
+    taken = next((name for name in names if name in own or name.lower().startswith(reshape.SPARE)), None)
     if taken is not None:
         raise SinkError(
             "sink.column_taken",

@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 )
 
 from tailrace.schema import TableSchema
-from tailrace.sinks.lake.columns import FLOATS, JSON, is_verbatim, text, type_of, value, wider
+from tailrace.sinks.lake.columns import FLOATS, JSON, JSON_LIMITS, is_verbatim, text, type_of, value, wider
 from tailrace.sinks.lake.evolve import UNFIT
 from tailrace.sinks.lake.sql import literal, quoted
 from tailrace.sinks.lake.verbatim import members
@@ -100,7 +100,7 @@ class Reading:
     def parsed(self, image: str) -> Column:
         """The parts of an image, which is SQL: as a column of its own it would be copied once more."""
         text = F.expr(image)
-        row = F.from_json(self._signed(text), self.parts, {"mode": "FAILFAST"})
+        row = F.from_json(self._signed(text), self.parts, {"mode": "FAILFAST", **JSON_LIMITS})
         for names, only_nested in ((self.documents, False), (self.nested, True)):
             if names:
                 found = _members(names, only_nested)(text)

@@ -14,20 +14,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tailrace.config.secret import redact
 from tailrace.contracts import Delivery, Span
-from tailrace.errors import LogError, SinkError
+from tailrace.errors import LogError
 from tailrace.failpoints import failpoint
 from tailrace.schema import TableSchema
 from tailrace.sinks.lake.ledger import Entry, Ledger
-from tailrace.sinks.lake.maintenance import LakeCare, Turns
+from tailrace.sinks.lake.maintenance import FAILURES, LakeCare, Turns
 from tailrace.sinks.lake.share import Share, shares_of, steps
 from tailrace.sinks.lake.table import KeptTable
 from tailrace.sinks.lake.target import Target
+from tailrace.sinks.lake.trouble import of_the_sink, of_the_table
 from tailrace.sinks.tables import Kept, Log
 
 if TYPE_CHECKING:
@@ -55,7 +53,7 @@ class LakeKeeper:
         for name, entry in list(self._ledger.state.tables.items()):
             try:
                 start = self._table(name).look()
-            except SinkError as error:
+            except Exception as error:
                 self._ledger.move(end, {name: self._halted(name, entry.mark, error)})
                 continue
             if entry.reason or start < entry.mark:
@@ -78,13 +76,20 @@ class LakeKeeper:
         return LakeCare(maintenance, self._targets, self._turns) if maintenance.enabled else None
 
     def _targets(self) -> dict[str, Target]:
-        """The tables that are there, in sessions apart from the batches'."""
+        """The tables that are there and can be opened, in sessions apart from the batches'."""
+        found: dict[str, Target] = {}
         with self._lock:
             schemas = dict(self._schemas)
         for name, schema in schemas.items():
-            if name not in self._tended:
-                self._tended[name] = self._sink.kept(self._spark, schema, self._delivery, self._log.log_id)
-        return {name: target for name, target in self._tended.items() if target.state() is not None}
+            try:
+                if name not in self._tended:
+                    self._tended[name] = self._sink.kept(self._spark, schema, self._delivery, self._log.log_id)
+                if self._tended[name].state() is not None:
+                    found[name] = self._tended[name]
+            except FAILURES as error:
+                if of_the_sink(error, self._sink.id) is not None:
+                    raise
+        return found
 
     def _shares(self, start: int, end: int) -> list[Share]:
         return shares_of(self._log.contents(start, end), self._log.versions())
@@ -101,7 +106,7 @@ class LakeKeeper:
             try:
                 results.append((name, future.result()))
             except BaseException as error:
-                failure = failure or explained(error, self._sink.id)
+                failure = failure or error
         if failure is not None:
             raise failure
         return results
@@ -111,24 +116,30 @@ class LakeKeeper:
         known = self._ledger.state.tables.get(share.name, Entry())
         if known.reason:
             return known
-        table = self._table(share.name)
         try:
-            if table.look() < min(known.mark, start):  # somebody rolled it back
-                self._catch_up(share.name, table.mark(), start)
-                known = self._ledger.state.tables[share.name]
-                if known.reason:
-                    return known
-            self._bring(table, share, start, end)
-        except SinkError as error:
-            return self._halted(share.name, max(known.mark, table.committed), error)
+            return self._brought(share, known, start, end)
+        except Exception as error:
+            table = self._tables.get(share.name)
+            return self._halted(share.name, max(known.mark, table.committed if table else 0), error)
+
+    def _brought(self, share: Share, known: Entry, start: int, end: int) -> Entry:
+        table = self._table(share.name)
+        if table.look() < min(known.mark, start):  # somebody rolled it back
+            self._catch_up(share.name, table.mark(), start)
+            known = self._ledger.state.tables[share.name]
+            if known.reason:
+                return known
+        self._bring(table, share, start, end)
         return Entry(table.committed)
 
-    def _halted(self, name: str, mark: int, error: SinkError) -> Entry:
-        """One table cannot go on: the log keeps what it needs. Any other error is the sink's, and stands."""
-        if error.code not in HALTING:
-            raise error
+    def _halted(self, name: str, mark: int, error: Exception) -> Entry:
+        """One table cannot go on: the log keeps what it needs. What concerns the whole sink is raised."""
+        failure = of_the_sink(error, self._sink.id)
+        if failure is not None:
+            raise failure
         self._log.retain(name, mark)
-        return Entry(mark, f"{error}; {error.hint}")
+        reason = of_the_table(error, name)
+        return Entry(mark, f"{reason}; {reason.hint}")
 
     def _bring(self, table: KeptTable, share: Share, start: int, end: int) -> None:
         table.target.tune(sum(part.content.rows for part in share.parts))
@@ -175,42 +186,3 @@ class LakeKeeper:
                 self._tables[name] = KeptTable(self._sink, self._spark, newest, self._delivery, self._log)
                 self._schemas[name] = newest
             return self._tables[name]
-
-
-def explained(error: BaseException, sink: str) -> BaseException:
-    """An outage of the storage or the catalog is a wait."""
-    text = str(error)
-    if not isinstance(error, PySparkException | Py4JError) or not any(sign in text for sign in OUTAGES):
-        return error
-    line = redact(next((line for line in text.splitlines() if any(sign in line for sign in OUTAGES)), ""))
-    return SinkError("sink.unavailable", line.strip(), hint="it is tried again until it answers", where=sink)
-
-
-OUTAGES = (
-    "ConnectException",
-    "ConnectTimeoutException",
-    "NoRouteToHostException",
-    "SdkClientException",
-    "ServiceUnavailableException",
-    "SocketTimeoutException",
-    "UnknownHostException",
-    "database is locked",
-)
-"""How the JVM says that storage or catalog do not answer."""
-
-HALTING = frozenset(
-    {
-        "sink.column_taken",
-        "sink.columns_alike",
-        "sink.incompatible_type",
-        "sink.mark_lost",
-        "sink.no_key",
-        "sink.no_such_column",
-        "sink.table_altered",
-        "sink.table_missing",
-        "sink.table_shared",
-        "sink.unfit_value",
-        "sink.versions_mixed",
-    }
-)
-"""What is one table's own matter, so that the others go on."""

@@ -18,7 +18,7 @@ from tailrace.schema import Column
 SUFFIX = "__dropped"
 """Appended to the name of a column that the source dropped, once the source has another column of that name."""
 SPARE = "_tailrace_"
-"""The beginning of a name that a column has only between two steps."""
+"""The beginning of a name that a column has only between two steps, or inside one statement."""
 TEXT = "string"
 
 TypeJson = str | dict[str, Any]

@@ -120,6 +120,7 @@ class KeptTable:
 
     def _rows(self, step: Rows) -> None:
         """Apply rows. Where values do not fit and columns change for them, begin again with the new columns."""
+        _refuse_bare(step.schema)
         done = False
         while not done:
             shape = self._ready(step.schema)
@@ -276,6 +277,16 @@ class KeptTable:
                     hint="set evolution: adapt (the column becomes text) or lenient, then start again: it catches up",
                     where=schema.name,
                 )
+
+
+def _refuse_bare(schema: TableSchema) -> None:
+    if not schema.columns:
+        raise SinkError(
+            "sink.no_columns",
+            f"{schema.name} has no columns, and a table in the lake needs one",
+            hint="give the table a column, then give the sink another id; or leave it out of the pipeline's tables",
+            where=schema.name,
+        )
 
 
 def _reading(schema: TableSchema, shape: Shape) -> Reading:
