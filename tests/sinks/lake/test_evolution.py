@@ -49,6 +49,34 @@ def test_columns_come_with_their_default_get_another_name_and_a_wider_type(lake:
     ]
 
 
+def test_rows_from_before_have_the_default_whatever_it_is(lake: MakeLake) -> None:
+    """One that its column does not hold follows the policy, as any value does."""
+    kinds = {"d": "date", "t": "text", "j": "jsonb", "f": "double precision", "fs": "double precision[]"}
+    defaults = {"d": "infinity", "t": "null", "j": '"a": -0', "f": -0.0, "fs": [-0.0, None]}
+    policies = ("adapt", "lenient", "halt")
+    table = lake(tables={f"public.{policy}": {"evolution": policy} for policy in policies})
+    for number, policy in enumerate(policies):
+        before = schema_of(2 * number + 1, policy, {"id": "bigint"})
+        after = schema_of(2 * number + 2, policy, {"id": "bigint", **kinds})
+        table.feed.add(before, "c", {"id": 1}).evolve(after, defaults)
+        table.feed.add(after, "c", {"id": 2, **dict.fromkeys(kinds), "d": "2024-02-29"})
+    table.keep()
+    adapted, lenient = (
+        [{**row, **{name: str(row[name]) for name in ("d", "f", "fs")}} for row in table.rows(f"public__{policy}")]
+        for policy in policies[:2]
+    )
+    others = {"t": "null", "j": '"\\"a\\": -0"', "f": "-0.0", "fs": "[-0.0, None]"}
+    nothing = {"t": None, "j": None, "f": "None", "fs": "None"}
+    assert adapted == [{"id": 1, "d": "infinity", **others}, {"id": 2, "d": "2024-02-29", **nothing}]
+    assert lenient == [
+        {"id": 1, "d": "None", **others, "_unfit": {"d": "infinity"}},
+        {"id": 2, "d": "2024-02-29", **nothing, "_unfit": {}},
+    ]
+    assert [row["id"] for row in table.rows("public__halt")] == [1]
+    [warning] = table.keeper.warnings()
+    assert "public.halt.d does not fit" in warning
+
+
 def test_names_are_what_the_source_has(lake: MakeLake) -> None:
     """Of tables and columns, from the beginning on and later."""
     odd = ["two words", "a,b;{c}(d)=e", 'q"uo\\te', "tick`s", "dot.dot", "$é✓"]

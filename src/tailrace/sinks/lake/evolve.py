@@ -17,7 +17,8 @@ from tailrace.errors import SinkError
 from tailrace.failpoints import failpoint
 from tailrace.schema import TableSchema, differences
 from tailrace.sinks.lake import reshape
-from tailrace.sinks.lake.columns import holds, text, type_of, value, wider
+from tailrace.sinks.lake.columns import TEXT, holds, text, type_of, wider
+from tailrace.sinks.lake.defaults import filling, misfits, set_aside
 from tailrace.sinks.lake.reshape import (
     Add,
     CopyText,
@@ -92,7 +93,7 @@ def create(target: Target, schema: TableSchema, sink: LakeSink, log_id: str) -> 
 
 
 def evolve(target: Target, schema: TableSchema, sink: LakeSink, defaults: Mapping[str, str]) -> None:
-    """Bring the columns to `schema`. `defaults`: what rows from before have in new columns, column → JSON text."""
+    """Bring the columns to `schema`. `defaults`: what rows from before have in new columns, column → text."""
     shape = target.existing()
     known = shape.version
     if known is None or known.id != schema.id or schema.follows(known):
@@ -113,6 +114,16 @@ def to_text(target: Target, columns: Iterable[str]) -> None:
 def keep_unfit(target: Target) -> None:
     """A place for values that do not fit."""
     target.add_columns({UNFIT: TEXTS})
+
+
+def unfit_value(schema: TableSchema, column: str) -> SinkError:
+    """What halts a table under the policy `halt`."""
+    return SinkError(
+        "sink.unfit_value",
+        f"a value of {schema.name}.{column} does not fit its column in the lake",
+        hint="set evolution: adapt (the column becomes text) or lenient, then start again: it catches up",
+        where=schema.name,
+    )
 
 
 def finish(target: Target, shape: Shape) -> None:
@@ -136,19 +147,38 @@ def finish(target: Target, shape: Shape) -> None:
 
 
 def _planned(target: Target, shape: Shape, schema: TableSchema, sink: LakeSink, defaults: Mapping[str, str]) -> Plan:
-    table, fold, types = _existing(shape, schema, sink), _fold(target), wanted_types(schema, sink)
+    table, fold = _existing(shape, schema, sink), _fold(target)
+    types, aside = _types_for(defaults, target, schema, sink)
     moves = reshape.mapped(schema.columns, table, fold, drop=sink.dropped_columns == "drop")
     _refuse_names(target, schema, sink, _staying(table, moves))
     steps = reshape.Steps(table.columns, types, fold)
     steps.apply(moves)
     if _unfit_is_renamed(target, shape, moves):
         steps.rename_unfit(UNFIT, TEXTS.jsonValue(), moves)
-    new = _fitted(steps, shape, schema, sink, moves) | own_columns(sink)
+    new = _fitted(steps, shape, schema, sink, moves, types) | aside | own_columns(sink)
     missing = {name: each.jsonValue() for name, each in new.items() if name not in table.columns}
     steps.add({name: types[name].jsonValue() for name in moves.new} | missing)
-    steps.fill({name: each for name, each in defaults.items() if name in types and each != "null"})
+    steps.fill({name: each for name, each in defaults.items() if name in types})
     properties = {VERSION: json.dumps(schema.as_dict()), DROPPED: json.dumps(moves.others(table))}
     return Plan.of(table.columns, steps.made, properties)
+
+
+def _types_for(
+    defaults: Mapping[str, str], target: Target, schema: TableSchema, sink: LakeSink
+) -> tuple[dict[str, DataType], dict[str, DataType]]:
+    """The columns of a version, with types that hold these defaults too; and a column to be added for those that are
+    set aside, by the sink's policy."""
+    types = wanted_types(schema, sink)
+    added: dict[str, DataType] = {}
+    for column in misfits(target.session, defaults, types):
+        match sink.evolution_of(schema):
+            case "adapt":
+                types[column] = TEXT
+            case "lenient":
+                added[UNFIT] = TEXTS
+            case "halt":
+                raise unfit_value(schema, column)
+    return types, added
 
 
 def _existing(shape: Shape, schema: TableSchema, sink: LakeSink) -> Existing:
@@ -177,10 +207,14 @@ def _unfit_is_renamed(target: Target, shape: Shape, moves: Moves) -> bool:
 
 
 def _fitted(
-    steps: reshape.Steps, shape: Shape, schema: TableSchema, sink: LakeSink, moves: Moves
+    steps: reshape.Steps,
+    shape: Shape,
+    schema: TableSchema,
+    sink: LakeSink,
+    moves: Moves,
+    types: Mapping[str, DataType],
 ) -> dict[str, DataType]:
-    """Let columns that are there hold every value of their type at the source, by steps or by a column to be added."""
-    types = wanted_types(schema, sink)
+    """Let columns that are there hold every value of these types, by steps or by a column to be added."""
     added: dict[str, DataType] = {}
     for name, was in moves.origins.items():
         match _fit(None if was is None else shape.type(was), types[name], schema, name, sink):
@@ -261,7 +295,7 @@ def _do(target: Target, step: reshape.Step, noted: Plan) -> None:
             _set(target, {step.column: _renamed_unfit(step)})
             failpoint("lake.evolve.after_copy_unfit")
         case Fill():
-            _set(target, _filled(target.existing(), step.values))
+            _set(target, _filled(target, step.values))
             failpoint("lake.evolve.after_fill")
         case Note():
             target.set_properties({PLAN: noted.text()})
@@ -283,10 +317,15 @@ def _renamed_unfit(step: CopyUnfit) -> str:
     return f"transform_keys({found}, (k, v) -> coalesce(try_element_at(map({names}), k), k))" if names else found
 
 
-def _filled(shape: Shape, values: Mapping[str, str]) -> dict[str, str]:
-    """SQL: the values of these JSON texts; null where a column does not hold one."""
-    types = {name: shape.schema[name].dataType for name in values}
-    return {name: value(literal(values[name]), present) for name, present in types.items()}
+def _filled(target: Target, texts: Mapping[str, str]) -> dict[str, str]:
+    """SQL: the values of these texts. One that its column does not hold is set aside in a lenient table."""
+    shape = target.existing()
+    types = {name: shape.schema[name].dataType for name in texts}
+    values = filling(texts, types)
+    wrong = misfits(target.session, texts, types) if shape.type(UNFIT) is not None else []
+    if wrong:
+        values[UNFIT] = set_aside({name: texts[name] for name in wrong}, UNFIT)
+    return values
 
 
 def _set(target: Target, values: Mapping[str, str]) -> None:
@@ -336,31 +375,3 @@ def _refuse_layout(schema: TableSchema, sink: LakeSink) -> None:
                     hint=f"use its columns: {', '.join(names)}",
                     where=schema.name,
                 )
-
-
-# -- defaults ------------------------------------------------------------------------------------------------
-
-
-def defaults_of(image: str) -> dict[str, str]:
-    """The texts of `defaults` in an `s` change's image."""
-    return {
-        name: json.loads(raw) if raw.startswith('"') else raw
-        for name, raw in _members(_members(image)["defaults"]).items()
-    }
-
-
-def _members(text: str) -> dict[str, str]:
-    """The members of a JSON object, each as the text it has."""
-    decoder, found, at = json.JSONDecoder(), {}, 1
-    while text[at - 1] != "}" and text[at:].strip() != "}":
-        name, at = decoder.raw_decode(text, _blanks(text, at))
-        start = _blanks(text, _blanks(text, at) + 1)
-        _, end = decoder.raw_decode(text, start)
-        found[name], at = text[start:end], _blanks(text, end) + 1
-    return found
-
-
-def _blanks(text: str, at: int) -> int:
-    while text[at] in " \t":
-        at += 1
-    return at

@@ -73,7 +73,7 @@ class CopyUnfit:
 
 @dataclass(frozen=True)
 class Fill:
-    """Give every row these values: column → JSON text. May be repeated."""
+    """Give every row these values: column → text. May be repeated."""
 
     values: dict[str, str]
 

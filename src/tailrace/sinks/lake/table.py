@@ -16,6 +16,7 @@ from tailrace.errors import SinkError
 from tailrace.failpoints import failpoint
 from tailrace.schema import TableSchema, differences
 from tailrace.sinks.lake import evolve, merge
+from tailrace.sinks.lake.defaults import defaults_of
 from tailrace.sinks.lake.fold import Reading, folded, whole, with_moved, with_row
 from tailrace.sinks.lake.ranges import ranges
 from tailrace.sinks.lake.share import Clear, Evolve, Rows, Step
@@ -115,7 +116,7 @@ class KeptTable:
         if mirrors and anew:
             self._clear(step.end)
             failpoint("lake.evolve.after_clear")
-        defaults = evolve.defaults_of(step.image) if mirrors and not anew else {}  # history keeps what was
+        defaults = defaults_of(step.image, step.schema) if mirrors and not anew else {}  # history keeps what was
         evolve.evolve(self.target, step.schema, self._sink, defaults)
 
     def _rows(self, step: Rows) -> None:
@@ -271,12 +272,7 @@ class KeptTable:
                 evolve.keep_unfit(self.target)
                 return True
             case "halt":
-                raise SinkError(
-                    "sink.unfit_value",
-                    f"a value of {schema.name}.{unfit[0]} does not fit its column in the lake",
-                    hint="set evolution: adapt (the column becomes text) or lenient, then start again: it catches up",
-                    where=schema.name,
-                )
+                raise evolve.unfit_value(schema, unfit[0])
 
 
 def _refuse_bare(schema: TableSchema) -> None:

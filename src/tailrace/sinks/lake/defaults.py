@@ -1,0 +1,66 @@
+"""What rows from before have in columns that the source added: the column's default, exactly, whatever its type."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import DataType
+
+from tailrace.schema import TableSchema
+from tailrace.sinks.lake.columns import JSON, unfit, value
+from tailrace.sinks.lake.sql import literal, quoted
+
+
+def defaults_of(image: str, schema: TableSchema) -> dict[str, str]:
+    """Column → text of its default, from an `s` change's image. Columns whose default is null are not in it."""
+    types = {column.name: column.type for column in schema.columns}
+    found = _members(_members(image)["defaults"])
+    return {name: _text(raw, types[name]) for name, raw in found.items() if name in types and raw != "null"}
+
+
+def misfits(session: SparkSession, defaults: Mapping[str, str], types: Mapping[str, DataType]) -> list[str]:
+    """The columns whose default their type does not hold."""
+    names = [name for name in defaults if name in types]
+    if not names:
+        return []
+    tests = ", ".join(unfit(literal(defaults[name]), types[name]) for name in names)
+    [wrong] = session.sql(f"SELECT array({tests})").collect()
+    return [name for name, each in zip(names, wrong[0], strict=True) if each]
+
+
+def filling(defaults: Mapping[str, str], types: Mapping[str, DataType]) -> dict[str, str]:
+    """SQL by column: its default; null where the type does not hold it."""
+    return {name: value(literal(each), types[name]) for name, each in defaults.items() if name in types}
+
+
+def set_aside(defaults: Mapping[str, str], unfit_column: str) -> str:
+    """SQL: the map of values that did not fit, with these instead of what it has for their columns."""
+    names = ", ".join(map(literal, defaults))
+    entries = ", ".join(f"{literal(name)}, {literal(each)}" for name, each in defaults.items())
+    others = f"map_filter(coalesce({quoted(unfit_column)}, map()), (k, v) -> not array_contains(array({names}), k))"
+    return f"map_concat({others}, map({entries}))"
+
+
+def _text(raw: str, kind: str) -> str:
+    """The text that a change would have: of JSON columns the JSON itself, of others the string in it."""
+    text: str = raw if kind in JSON or not raw.startswith('"') else json.loads(raw)
+    return text
+
+
+def _members(text: str) -> dict[str, str]:
+    """The members of a JSON object, each as the text it has."""
+    decoder, found, at = json.JSONDecoder(), {}, 1
+    while text[at - 1] != "}" and text[at:].strip() != "}":
+        name, at = decoder.raw_decode(text, _blanks(text, at))
+        start = _blanks(text, _blanks(text, at) + 1)
+        _, end = decoder.raw_decode(text, start)
+        found[name], at = text[start:end], _blanks(text, end) + 1
+    return found
+
+
+def _blanks(text: str, at: int) -> int:
+    while text[at] in " \t":
+        at += 1
+    return at
