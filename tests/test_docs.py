@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from tailrace.config.problems import DocumentError
 from tailrace.spec import Platform, load_pipelines, load_platform
+from tailrace.supervisor.status import SinkState, TapState
 from tailrace.surfaces.cli import app
 from tailrace.testing.servers import PostgresServer
 from tools.reference.markdown import slug
@@ -115,6 +116,12 @@ def test_every_error_code_exists() -> None:
     areas = {code.partition(".")[0] for code in known}
     told = {code for page in PAGES for code in CODE.findall(FENCED.sub("", page.read_text()))}
     assert not {code for code in told - known - NO_CODES if code.partition(".")[0] in areas}
+
+
+def test_every_state_is_explained() -> None:
+    text = (INDEX.parent / "guides" / "watch.md").read_text()
+    told = set(re.findall(r"^\| (\w+) \| tap", text, re.MULTILINE))
+    assert told == set(get_args(TapState)) | set(get_args(SinkState))
 
 
 def test_a_server_set_up_as_the_guide_says_is_ready(tmp_path: Path) -> None:
