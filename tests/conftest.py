@@ -36,7 +36,7 @@ FIRST = ("test_crash.py", "capture", "test_lake_system.py", "test_snapshot_syste
 longer than one after another: the crash test goes beside `capture`, which has none."""
 
 
-HEAVY = frozenset({"spark", "kafka", "system", "tap"})
+HEAVY = frozenset({"spark", "kafka", "system", "tap", "driver"})
 """Fixtures that start a JVM, or processes of Tailrace itself."""
 NEWEST = 18
 """The version of PostgreSQL that `make quick` is content with."""

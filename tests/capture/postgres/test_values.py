@@ -78,12 +78,17 @@ PATHS: list[Path] = [
 
 
 @pytest.fixture(scope="module", params=MAJORS)
+def major(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture(scope="module")
 def shelf(
-    request: pytest.FixtureRequest,
+    major: int,
     postgres_server: Callable[[int], PostgresServer],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Shelf]:
-    with Shelf(postgres_server(request.param)) as db:
+    with Shelf(postgres_server(major)) as db:
         db.run(*(f'CREATE EXTENSION "{name}"' for name in sorted(_extensions(db))), *DEFINITIONS)
         db.run(*(statement for group in VALUES for statement in _tables(group, _columns(db, group))))
         with Capturing(db, tmp_path_factory.mktemp("values") / "log") as run:
