@@ -85,11 +85,14 @@ def test_the_command_that_is_told_forgets_it(layout: Layout, log: LogWriter, pip
     assert (done.exit_code, subscribers(layout)) == (0, []), done.stderr
 
 
-def test_a_sink_that_comes_back_holds_again_from_its_place(layout: Layout, log: LogWriter, pipeline: Make) -> None:
-    Subscribers(layout.log("db")).report("shop/files", 3, required=True)
-    settle_subscribers(pipeline(renamed=True), layout)
-    assert settle_subscribers(pipeline(files=True), layout) == ()
-    assert subscribers(layout) == [Subscriber("shop/files", 3, required=True)]
+@pytest.mark.parametrize("required", [True, False])
+def test_a_sink_that_comes_back_holds_again_from_its_place(
+    required: bool, layout: Layout, log: LogWriter, pipeline: Make
+) -> None:
+    Subscribers(layout.log("db")).report("shop/files", 3, required=required)
+    settle_subscribers(pipeline(renamed=required), layout)
+    assert settle_subscribers(pipeline(files=required), layout) == ()
+    assert subscribers(layout) == [Subscriber("shop/files", 3, required=required)]
 
 
 def test_one_that_missed_what_was_dropped_is_forgotten_and_told(layout: Layout, log: LogWriter, pipeline: Make) -> None:
