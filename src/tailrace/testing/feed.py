@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tailrace.changelog import LogReader, LogWriter, Subscribers
+from tailrace.changelog import Bounds, LogReader, LogWriter, Retention, Subscribers
 from tailrace.contracts import Span
 from tailrace.schema import Column, TableSchema
 from tailrace.testing.captures import Row, capture
@@ -69,8 +69,18 @@ class Feed:
         waiting, self._waiting = self._waiting, []
         return Span(self.log_id, start, self._write(*waiting))
 
-    def _write(self, *changes: Row) -> int:
-        with closing(LogWriter(self.path, "shop")) as writer:
+    def trim(self) -> int:
+        """Drop all that is in the log, whoever waits for it. Returns where it begins now."""
+        subscribers = Subscribers(self.path)
+        for each in subscribers.all():
+            subscribers.forget(each.name)
+        self.say()
+        end = self._write(self._waiting.pop(), manifest_bytes=1)
+        Retention(self.path).enforce(Bounds(max_bytes=0))
+        return end
+
+    def _write(self, *changes: Row, **settings: Any) -> int:
+        with closing(LogWriter(self.path, "shop", **settings)) as writer:
             if changes:
                 writer.append(capture(*([each] for each in changes), first_xid=writer.end))
             return writer.end

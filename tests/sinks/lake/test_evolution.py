@@ -207,6 +207,21 @@ def test_a_table_that_halts_is_caught_up_alone(lake: MakeLake, make: MakeSink) -
     assert [(row["id"], row["n"]) for row in table.rows()] == [(1, "1"), (2, "zwei"), (3, "3")]
 
 
+def test_a_table_that_waits_for_what_is_gone_halts_alone(lake: MakeLake, make: MakeSink) -> None:
+    table = lake(tables={"public.orders": {"evolution": "halt"}})
+    _retyped(table)
+    table.feed.add(OTHER, "c", {"id": 1, "d": "1.00"})
+    table.keep()
+    table.at = table.feed.trim()
+    table.again(make(evolution="adapt"))
+    [warning] = table.keeper.warnings()
+    assert "public.orders halted" in warning and f"the log begins at {table.at}" in warning
+    assert table.feed.retained == {}
+    table.feed.add(OTHER, "u", {"id": 1, "d": "2.00"})
+    table.keep()
+    assert str(table.rows("public__other")[0]["d"]) == "2.00"
+
+
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [("adapt", ["1.25", "NaN"]), ("lenient", ["1.25", None]), ("halt", ["1.25"])],

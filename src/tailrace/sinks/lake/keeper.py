@@ -157,7 +157,7 @@ class LakeKeeper:
 
     def _catch_up(self, name: str, start: int, end: int) -> None:
         """Replay `[start, end)` for one table alone."""
-        if start < self._log.earliest < end:
+        if start < min(self._log.earliest, end):
             reason = LogError(
                 "log.expired",
                 f"the table holds every change before offset {start}, but the log begins at {self._log.earliest}",
