@@ -192,6 +192,10 @@ class Content:
     breaks: tuple[Break, ...]
 
 
+VERDICT = "verdict"
+"""The field of a position with which a log may not be continued: why (see `errors.Verdict`)."""
+
+
 @dataclass(frozen=True)
 class LogState:
     """Where a log stands, for the source that continues it. Whoever appends takes the ids of table versions from

@@ -4,6 +4,7 @@
     ├── ConfigError    a document is wrong                      exit 2
     ├── SetupError     the machine or a server is not ready     exit 3
     ├── SourceError    the database                             exit 1
+    │   └── Verdict    it cannot have what the log has          exit 1
     ├── LogError       the change log                           exit 1
     ├── SparkError     the Spark session or a query             exit 1
     ├── SinkError      the place the changes go to              exit 1
@@ -61,6 +62,11 @@ class SetupError(TailraceError):
 
 class SourceError(TailraceError):
     pass
+
+
+class Verdict(SourceError):
+    """The server is proven not to have what the log has. A later look may no longer show it, so the tap keeps it in
+    the log: it stands until a repair."""
 
 
 class LogError(TailraceError):

@@ -12,9 +12,9 @@ from typing import Protocol
 import pyarrow as pa
 
 from tailrace.changelog import LogWriter
-from tailrace.contracts import TXS, Capture, Frame
+from tailrace.contracts import TXS, VERDICT, Capture, Frame
 from tailrace.control.ledger import Ledger, TableRequest
-from tailrace.errors import SourceError
+from tailrace.errors import SourceError, Verdict
 from tailrace.failpoints import failpoint
 from tailrace.schema import TableSchema
 
@@ -64,6 +64,16 @@ def start_over(error: SourceError, source: Repairable, ledger: Ledger, log: LogW
     failpoint("repair.after_forget")
     log.append(Capture(_reset(source, log, run), {}))
     return True
+
+
+def keep_verdict(error: SourceError, log: LogWriter) -> None:
+    """Write a verdict into the log's position. With it no start goes on, until a repair forgets the position."""
+    resume = log.state().resume
+    if not isinstance(error, Verdict) or resume is None or VERDICT in resume:
+        return
+    if log.in_transaction:
+        log.rollback()
+    log.append(Capture(None, {**resume, VERDICT: error.message}))
 
 
 def _request(source: Repairable, ledger: Ledger, log: LogWriter) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.backoff import Backoff
-from tailrace.capture.repair import start_over
+from tailrace.capture.repair import keep_verdict, start_over
 from tailrace.capture.snapshots import Admissions, request_needed
 from tailrace.changelog import Bounds, Holder, LogWriter, Retention, Verdict
 from tailrace.changelog.versions import index
@@ -140,6 +140,7 @@ class Tap:
                 self._publish("starting")  # before a repair is requested: nothing is read for it until a stream runs
                 self._source.close()  # whoever reads a slot keeps it from being dropped
                 if not start_over(error, model, ledger, log):  # type: ignore[arg-type]
+                    keep_verdict(error, log)
                     raise
             finally:
                 self._captured_rows += self._source.vitals.rows

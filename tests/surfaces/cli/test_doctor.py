@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from tailrace.capture.postgres.connection import ReplicationStream
 from tailrace.capture.postgres.setup import identify
 from tailrace.changelog import LogWriter
-from tailrace.contracts import Capture
+from tailrace.contracts import VERDICT, Capture
 from tailrace.control import Store
 from tailrace.supervisor.layout import Layout
 from tailrace.surfaces.cli import app
@@ -233,6 +233,19 @@ def test_a_publication_that_was_altered_while_nothing_ran(shop: Shop, publicatio
     shop.run(f"ALTER PUBLICATION {name} SET (publish = 'insert')")
     found = shop.diagnose(3 if publication else 0, tables=tables)["source", "publication"]
     assert [state for state, *_ in found] == ["ok", "fail" if publication else "warn"]
+
+
+def test_a_server_that_was_restored(shop: Shop) -> None:
+    """What a tap found out stands."""
+    path = shop.directory / "data" / "logs" / shop.id
+    with Capturing(shop.database(), path) as run:
+        run.stop()
+    log = LogWriter(path, shop.id)
+    log.append(Capture(None, {**(log.state().resume or {}), VERDICT: "it lost the last hour"}))
+    log.close()
+    [(state, detail, fix)] = shop.diagnose(3)["source", "slot"]
+    assert (state, "it lost the last hour" in detail) == ("fail", True)
+    assert "--repair" in fix
 
 
 def test_a_slot_of_another_database(shop: Shop) -> None:

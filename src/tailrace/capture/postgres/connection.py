@@ -18,7 +18,7 @@ from psycopg.rows import TupleRow
 
 from tailrace.capture.postgres.messages import lsn_text, status_update
 from tailrace.config import redact
-from tailrace.errors import SetupError, SourceError, TailraceError
+from tailrace.errors import Action, SetupError, SourceError, TailraceError, decide
 
 PINNED = {
     "TimeZone": "UTC",
@@ -43,6 +43,7 @@ REPAIR = "`tailrace snapshot PIPELINE.yaml --repair` reads the affected tables a
 """The way out of every lost position."""
 KEEPALIVE_BYTES = 18
 """A keepalive's size; every WAL message is longer, its header alone has 25 bytes."""
+WAL_HEADER_BYTES = 25
 REPORT_S = 1.0
 """How often the server hears from us."""
 _REFUSED = (
@@ -159,6 +160,20 @@ class ReplicationStream:
         assert result is not None
         return _rows(result)
 
+    def read_wal(self, lsn: int, timeline: str) -> bytes | None:
+        """The server's WAL from `lsn` on, a piece of it; None where it does not give it. The connection is of no other
+        use afterwards."""
+        try:
+            self.command(f"START_REPLICATION PHYSICAL {lsn_text(lsn)} TIMELINE {int(timeline)}")
+            self._connection.nonblocking = 1
+            return self._first_piece()
+        except psycopg.Error as error:
+            raise _lost(str(error)) from error
+        except TailraceError as error:
+            if decide(error) is Action.RETRY:
+                raise
+            return None  # it is removed, or the role may not read it
+
     def start(self, slot: str, lsn: int, publications: tuple[str, ...]) -> None:
         """Begin streaming; from here on only `read` and `report` may be called."""
         names = ",".join(quote_identifier(name) for name in publications).replace("'", "''")
@@ -217,6 +232,18 @@ class ReplicationStream:
     def close(self) -> None:
         with self._lock:
             self._connection.finish()
+
+    def _first_piece(self) -> bytes:
+        deadline = time.monotonic() + CONNECT_TIMEOUT_S
+        while time.monotonic() < deadline:
+            count, message = self._connection.get_copy_data(1)
+            if count < 0:
+                raise self._ended()
+            if count > KEEPALIVE_BYTES:
+                return bytes(message[WAL_HEADER_BYTES:])
+            if count == 0:
+                self.wait(REPORT_S)
+        raise _lost("the server does not send its WAL")
 
     def _consume(self) -> None:
         try:

@@ -16,6 +16,7 @@ from tailrace.capture.postgres.connection import ReplicationStream, quote_identi
 from tailrace.capture.postgres.health import look
 from tailrace.capture.postgres.messages import lsn_text
 from tailrace.capture.postgres.patterns import TablePatterns
+from tailrace.capture.postgres.restore import check_restored
 from tailrace.config import MIB
 from tailrace.errors import SetupError, SourceError
 from tailrace.failpoints import failpoint
@@ -44,6 +45,7 @@ def deploy(source: PostgresSource, resume: Mapping[str, str] | None) -> list[Par
     """
     with contextlib.closing(_catalog(source)) as catalog:
         setup.check_settings(catalog)
+        check_restored(source.conninfo(), catalog, resume)
         with contextlib.closing(_replication(source)) as stream:
             return _deploy(source, catalog, stream, resume)
 

@@ -73,6 +73,20 @@ class Rows:
         return int(self.state[S.XID])
 
     @property
+    def has_news(self) -> bool:
+        """Whether one of the finished transactions came from the server. Those we make ourselves, of what the catalog
+        tells, have odd positions."""
+        return bool((self.txs[: self.finished, 1] % 2 == 0).any())
+
+    @property
+    def last_commit(self) -> tuple[int, int] | None:
+        """Position and time of the newest finished transaction of the database: no message outside of one, and nothing
+        that we make ourselves."""
+        xids = self.txs[: self.finished, 0]
+        places = np.flatnonzero(xids > 0)
+        return (int(self.txs[places[-1], 1]), int(self.txs[places[-1], 2])) if len(places) else None
+
+    @property
     def commit_lsn(self) -> int:
         """The position of the open transaction."""
         return int(self.state[S.COMMIT_LSN])

@@ -14,6 +14,7 @@ from tailrace.capture.postgres.catalog import PostgresCatalog, Table
 from tailrace.capture.postgres.connection import REPAIR, ReplicationStream, quote_identifier
 from tailrace.capture.postgres.messages import lsn_number, lsn_text
 from tailrace.capture.postgres.patterns import TablePatterns
+from tailrace.capture.postgres.reached import Reached
 from tailrace.capture.postgres.timelines import check_history
 from tailrace.errors import SetupError, SourceError
 from tailrace.failpoints import failpoint
@@ -140,9 +141,12 @@ def ensure_slot(
     resume: Mapping[str, str] | None,
     waiting: Callable[[], None] = lambda: None,
 ) -> int:
-    """The position to start at: the log's, once it is certain that the slot still has everything after it. `waiting`
-    is called every second while a new slot waits for transactions that are open."""
-    check_server(stream, server, resume)
+    """The position to start at, once it is certain that the slot still has everything that the log has not. `waiting`
+    is called every second while a new slot waits for transactions that are open.
+
+    That is where the log's newest change ends, or further where the slot is: after that the log's own position only
+    passed WAL without changes for it. A server that lost this WAL has other changes there by now.
+    """
     found = catalog.slot(slot)
     if found is None:
         if resume is not None:
@@ -165,19 +169,12 @@ def ensure_slot(
     if resume is None:
         return found.confirmed
     position = lsn_number(resume["lsn"])
-    if position > server.flushed:
-        # PostgreSQL would wait until its WAL gets there and never send what lies before.
-        raise SourceError(
-            "source.wrong_server",
-            f"the log is at {resume['lsn']}, but the server's WAL ends at {lsn_text(server.flushed)}",
-            hint=f"the server was restored from a backup: {REPAIR}",
-        )
     if found.confirmed > position:
         # PostgreSQL would silently skip ahead to the slot's own position.
         raise _position_lost(
             f"the slot {slot!r} was moved to {lsn_text(found.confirmed)} by someone else", resume["lsn"]
         )
-    return position
+    return max(found.confirmed, Reached.of(resume).end)
 
 
 def let_fail_over(catalog: PostgresCatalog, stream: ReplicationStream, slot: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,9 @@ from tailrace.capture.postgres.outbox import Outbox
 from tailrace.capture.postgres.pace import Pace
 from tailrace.capture.postgres.patterns import TablePatterns
 from tailrace.capture.postgres.publication_watch import ASPECT, PublicationWatch
+from tailrace.capture.postgres.reached import Reached
 from tailrace.capture.postgres.relations import Relations
+from tailrace.capture.postgres.restore import check_restored
 from tailrace.capture.postgres.rows import Rows
 from tailrace.capture.postgres.slot_watch import HEARTBEAT, SlotWatch
 from tailrace.capture.postgres.vitals import Vitals
@@ -60,6 +63,7 @@ class PostgresStream:
         self._stream: ReplicationStream | None = None
         self._feedback: Feedback | None = None
         self._position = self._idle_lsn = 0
+        self._reached = Reached(0)
         self._standby = False
         self._stopping = False
         self._new_schemas: dict[int, TableSchema] = {}
@@ -131,10 +135,12 @@ class PostgresStream:
     def _open(self, after: LogState) -> ReplicationStream:
         config, catalog = self._config, self._catalog
         setup.check_settings(catalog)
+        check_restored(config.conninfo(), catalog, after.resume)
         application = opening.application_name(config.id, after.log_id)
         self._stream = stream = ReplicationStream(config.conninfo(), application)
         place = opening.find_place(config, catalog, stream, after, self._wait)
         self._server, self._standby, self._position = place.server, place.standby, place.position
+        self._reached = Reached.of(after.resume) if after.resume is not None else Reached(place.position)
         self._table_warnings = self.warnings = place.warnings
         self._begin(after)
         stream.start(config.slot_name, place.position, place.publications)
@@ -175,7 +181,7 @@ class PostgresStream:
             # What came since may be of the new timeline: a position must never carry the wrong one.
             raise SourceError("source.disconnected", "the standby was promoted", hint="it is reconnected")
         self._position = lsn
-        return self._server.resume_at(lsn)
+        return self._server.resume_at(lsn) | self._reached.fields()
 
     # -- decoding --------------------------------------------------------------------------------------------
 
@@ -346,6 +352,7 @@ class PostgresStream:
         vitals, rows, end = self.vitals, self._rows.done, self._rows.end_lsn
         vitals.transactions += self._rows.finished
         vitals.last_commit_us = self._rows.last_commit_us
+        self._reach(end)
         frame, xids = self._rows.take_finished()
         self._pace.committed()
         self._idle_lsn = max(self._idle_lsn, end)
@@ -355,6 +362,14 @@ class PostgresStream:
             self._spilled = False
             vitals.rows += rows
             yield Capture(self._outbox.tagged(frame), self._resume(end), self._take_schemas(), xids)
+
+    def _reach(self, end: int) -> None:
+        """Note what the log will have with the finished transactions."""
+        commit = self._rows.last_commit
+        if commit is not None:
+            self._reached = replace(self._reached, lsn=commit[0], at_us=commit[1], timeline=self._server.timeline)
+        if self._rows.has_news:
+            self._reached = replace(self._reached, end=max(self._reached.end, end))
 
     def _take_schemas(self) -> tuple[TableSchema, ...]:
         schemas, self._new_schemas = tuple(self._new_schemas.values()), {}

@@ -12,6 +12,7 @@ from tailrace.capture.postgres.catalog import PostgresCatalog, Table
 from tailrace.capture.postgres.connection import ReplicationStream, quote_identifier
 from tailrace.capture.postgres.patterns import TablePatterns
 from tailrace.capture.postgres.publication_watch import ASPECT, PublicationWatch
+from tailrace.capture.postgres.restore import check_restored
 from tailrace.config import GIB, MIB
 from tailrace.control import Store
 from tailrace.control.sightings import Sightings
@@ -265,6 +266,7 @@ def _slot(look: _Look) -> Iterator[Check]:
     if found is None and resume is None:
         yield look.subject.ok("slot", f"{name} will be created")
         return
+    check_restored(look.source.conninfo(), look.catalog, resume)
     with contextlib.closing(ReplicationStream(look.source.conninfo())) as stream:
         # With a slot or a log there is nothing to create: this only looks, or raises.
         setup.ensure_slot(look.catalog, stream, name, setup.identify(stream), resume)
