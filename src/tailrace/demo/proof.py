@@ -12,13 +12,12 @@ import psycopg
 from psycopg import sql
 
 from tailrace.capture.postgres.catalog import PostgresCatalog
+from tailrace.sinks.lake.verbatim import split
 
 CHUNK = 2_000
 
 Row = dict[str, str]
 """Column name → its value as JSON text, exactly as it stands in the file."""
-
-_decoder = json.JSONDecoder()
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ def changes(directory: Path) -> Iterator[Row]:
     for file in sorted(directory.glob("*/*.jsonl"), key=lambda file: file.name):
         with file.open(encoding="utf-8") as lines:
             for line in lines:
-                yield members(line)
+                yield split(line)
 
 
 def fold(records: Iterable[Row], key: tuple[str, ...]) -> dict[tuple[str, ...], Row]:
@@ -59,10 +58,10 @@ def fold(records: Iterable[Row], key: tuple[str, ...]) -> dict[tuple[str, ...], 
         if record["op"] == '"t"':
             rows.clear()
         elif record["op"] == '"d"':
-            place = _key(members(record["before"]), key)
+            place = _key(split(record["before"]), key)
             removed[place] = rows.pop(place, {})
         elif record["op"] in ('"c"', '"u"', '"r"'):
-            row = members(record["after"])
+            row = split(record["after"])
             place = _key(row, key)
             known = rows.get(place) or removed.get(_old_key(record, key) or place, {})
             unsent = json.loads(record.get("unchanged", "[]"))
@@ -70,22 +69,10 @@ def fold(records: Iterable[Row], key: tuple[str, ...]) -> dict[tuple[str, ...], 
     return rows
 
 
-def members(text: str) -> Row:
-    """A compact JSON object's members, each value as its own text: no digit and no order inside is lost."""
-    found: Row = {}
-    at = 1
-    while text[at] != "}":
-        name, at = _decoder.raw_decode(text, at)
-        _, end = _decoder.raw_decode(text, at + 1)
-        found[name] = text[at + 1 : end]
-        at = end + (text[end] == ",")
-    return found
-
-
 def _old_key(record: Row, key: tuple[str, ...]) -> tuple[str, ...] | None:
     """The key the row had before a change of its key."""
     headers = json.loads(record.get("headers", "{}"))
-    return _key(members(headers["old_key"]), key) if "old_key" in headers else None
+    return _key(split(headers["old_key"]), key) if "old_key" in headers else None
 
 
 def _key(row: Row, key: tuple[str, ...]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from tailrace.sinks.lake.verbatim import members
+from tailrace.sinks.lake.verbatim import members, split
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,22 @@ def test_nulls_missing_members_and_slices() -> None:
     assert found == [{"c0": text} for text in (None, None, "[1]", None)]
     nested = members(["a"], only_nested=True)(images).to_pylist()
     assert nested == [{"c0": text} for text in (None, None, None, "[1]", None)]
+
+
+def test_members_keep_every_character() -> None:
+    text = '{"a":1.10,"b":{"x": [1, 2.0]},"c":"}\\"","d":null,"e":123456789012345678901234567890}'
+    assert split(text) == {
+        "a": "1.10",
+        "b": '{"x": [1, 2.0]}',
+        "c": '"}\\""',
+        "d": "null",
+        "e": "123456789012345678901234567890",
+    }
+    assert split("{}") == {}
+    assert split('{ "a" : 1 ,\n\t"é\\"" : [ {"b": 2} ] }\n') == {"a": "1", 'é"': '[ {"b": 2} ]'}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a', '{"a\\', '{"a"', '{"a":', '{"a":1', '{"a":{"b":1}'])
+def test_an_object_that_does_not_end_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a JSON object"):
+        split(text)

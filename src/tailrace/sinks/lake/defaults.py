@@ -11,12 +11,13 @@ from pyspark.sql.types import DataType
 from tailrace.schema import TableSchema
 from tailrace.sinks.lake.columns import JSON, unfit, value
 from tailrace.sinks.lake.sql import literal, quoted
+from tailrace.sinks.lake.verbatim import split
 
 
 def defaults_of(image: str, schema: TableSchema) -> dict[str, str]:
     """Column → text of its default, from an `s` change's image. Columns whose default is null are not in it."""
     types = {column.name: column.type for column in schema.columns}
-    found = _members(_members(image)["defaults"])
+    found = split(split(image)["defaults"])
     return {name: _text(raw, types[name]) for name, raw in found.items() if name in types and raw != "null"}
 
 
@@ -47,20 +48,3 @@ def _text(raw: str, kind: str) -> str:
     """The text that a change would have: of JSON columns the JSON itself, of others the string in it."""
     text: str = raw if kind in JSON or not raw.startswith('"') else json.loads(raw)
     return text
-
-
-def _members(text: str) -> dict[str, str]:
-    """The members of a JSON object, each as the text it has."""
-    decoder, found, at = json.JSONDecoder(), {}, 1
-    while text[at - 1] != "}" and text[at:].strip() != "}":
-        name, at = decoder.raw_decode(text, _blanks(text, at))
-        start = _blanks(text, _blanks(text, at) + 1)
-        _, end = decoder.raw_decode(text, start)
-        found[name], at = text[start:end], _blanks(text, end) + 1
-    return found
-
-
-def _blanks(text: str, at: int) -> int:
-    while text[at] in " \t":
-        at += 1
-    return at
