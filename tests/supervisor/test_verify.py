@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from tailrace.change import OPS
+from tailrace.changelog.touched import Touched
 from tailrace.supervisor.verify.report import TableReport, keep, load
-from tailrace.supervisor.verify.touches import Touches
 
 
-def touched(*changes: tuple[str, str | None, str | None, str | None]) -> Touches:
-    touches = Touches()
+def touched(*changes: tuple[str, str | None, str | None, str | None]) -> Touched:
+    touches = Touched()
     for op, key, after, unchanged in changes:
         touches.add(OPS.index(op), key, after, unchanged)
     return touches

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -21,6 +20,7 @@ import pyarrow.compute as pc
 from tailrace.capture.staging import read_staged
 from tailrace.change import LANES, OPS
 from tailrace.changelog import LogWriter, admissions
+from tailrace.changelog.touched import Touched
 from tailrace.changelog.transactions import Found, TransactionIndex
 from tailrace.contracts import ROWS, TXS, Admitted, Capture, ChunkId, Extent, Frame, Need, Staged
 from tailrace.control.ledger import Ledger, TableRequest
@@ -32,8 +32,7 @@ BUSY_POLL_S = 0.05
 IDLE_POLL_S = 1.0
 CLOCK_US = 60_000_000
 """A line appended this long before a run was requested may still concern it: clocks are set."""
-_CREATE, _TRUNCATE, _DELETE = (OPS.index(op) for op in "ctd")
-_CHANGES = frozenset(OPS.index(op) for op in "cud")
+_CREATE = OPS.index("c")
 
 
 class Sight(Protocol):
@@ -58,28 +57,6 @@ class Snapshotted(Protocol):
     def is_home(self, origin: str, resume: Mapping[str, str]) -> bool:
         """Whether a chunk from the server `origin` may enter a log that resumes there."""
         ...
-
-
-@dataclass
-class Touched:
-    """What unseen transactions did to a table: keys they changed, with whether columns of the row are owed."""
-
-    keys: dict[str, bool] = field(default_factory=dict)
-    truncated: bool = False
-    deleted: set[str] = field(default_factory=set)
-
-    def add(self, op: int, key: str | None, unchanged: str | None) -> None:
-        if op == _TRUNCATE:
-            self.truncated, self.keys = True, dict.fromkeys(self.keys, False)
-            self.deleted.update(self.keys)
-        elif op in _CHANGES and key is not None:
-            known = op == _DELETE or unchanged is None
-            # A partial image on top of a whole one owes nothing; on top of a deleted row it is a moved one.
-            self.keys[key] = False if known else self.keys.get(key, True) or key in self.deleted
-            (self.deleted.add if op == _DELETE else self.deleted.discard)(key)
-
-    def owed(self) -> set[str]:
-        return {key for key, owed in self.keys.items() if owed}
 
 
 class Admissions:
@@ -196,7 +173,7 @@ class Admissions:
             for each in found:  # what came meanwhile, once more: the reset takes it away
                 frames.add(*_in_lanes(each))
         self._looked[_place(staged)] = index.size
-        admitted = _account(staged, touched.owed(), (moved | owed) & told, moved - told, frames.count)
+        admitted = _account(staged, touched.owed, (moved | owed) & told, moved - told, frames.count)
         return frames.captures(self._log.state().resume or {}, schema, admitted)
 
     def _unseen(self, staged: Staged, index: TransactionIndex) -> list[Found]:
@@ -301,7 +278,7 @@ def _touched(found: list[Found]) -> Touched:
     for each in found:
         columns = (each.rows.column(name).to_pylist() for name in ("op", "key", "unchanged"))
         for op, key, unchanged in zip(*columns, strict=True):
-            touched.add(op, key, unchanged)
+            touched.add(op, key, None, unchanged)
     return touched
 
 
@@ -316,9 +293,9 @@ def _without(batch: pa.RecordBatch, lanes: tuple[int, ...], touched: Touched) ->
     """The rows that are not older than what the log has."""
     if touched.truncated:
         return batch.slice(0, 0), (0,) * (LANES + 1)
-    if not touched.keys:
+    if not touched.rows:
         return batch, lanes
-    stale = pc.is_in(batch.column("key"), pa.array(list(touched.keys), pa.string()))
+    stale = pc.is_in(batch.column("key"), pa.array(list(touched.rows), pa.string()))
     keep = np.flatnonzero(~np.asarray(stale))
     lane = np.searchsorted(np.array(lanes), keep, side="right") - 1
     return batch.take(keep), _offsets(lane)

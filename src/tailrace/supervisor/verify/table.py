@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType
 
 from tailrace.capture.postgres import PostgresSource
+from tailrace.changelog.touched import Touched
 from tailrace.contracts import ChunkId, Extent, Staged
 from tailrace.errors import SinkError, TailraceError
 from tailrace.schema import TableSchema
@@ -29,7 +30,7 @@ from tailrace.spark.compare import GONE, Compared, Comparison, Difference, read_
 from tailrace.spark.snapshot import Outcome, Read, ReadHere, ReadInSpark, Task
 from tailrace.supervisor.verify.passage import Passage, Patience, Pin
 from tailrace.supervisor.verify.report import Shown, TableReport
-from tailrace.supervisor.verify.touches import TouchedKeys, Touches
+from tailrace.supervisor.verify.touches import TouchedKeys
 
 GROUP_ROWS = 1_000_000
 """Rows that are compared at a time, where ranges of keys can be."""
@@ -48,7 +49,7 @@ class Moment:
     reads: tuple[Staged, ...]
     pin: Pin
     comparison: Comparison
-    touches: Touches
+    touches: Touched
 
     def close(self) -> None:
         for each in self.reads:
