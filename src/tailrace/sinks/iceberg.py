@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -20,8 +21,11 @@ from tailrace.failpoints import failpoint
 from tailrace.sinks.lake import TRANSFORM, LakeSink, placed
 from tailrace.sinks.lake.sql import declared, dotted, literal, pairs, quoted
 from tailrace.sinks.lake.target import (
+    DROPPED,
     LOADING,
     LOCAL_FILES,
+    PLAN,
+    VERSION,
     Compaction,
     DataFile,
     Making,
@@ -38,6 +42,8 @@ _DEFAULTS = {
     "write.update.mode": "merge-on-read",
     "write.merge.mode": "merge-on-read",
 }
+_COLUMNS = "tailrace.columns."
+"""Table property, followed by a schema's id: what the table's properties said of its columns under that schema."""
 _PROPERTY = "spark.sql.iceberg.snapshot-property."
 _MARK = "tailrace.mark."
 _FILE_BYTES = 512 * 1024 * 1024
@@ -315,7 +321,36 @@ class IcebergTarget(Target):
         return name.startswith(_MARK) and not superseded(name.removeprefix(_MARK), self.owner)
 
     def roll_back(self, version: int) -> None:
-        self._call("set_current_snapshot", f"snapshot_id => {version}")
+        """In one commit with the columns of then. Iceberg's own procedure leaves them as they are now: a column that
+        was dropped since, or became text, would have lost its values."""
+        table = self._table()
+        operations, records = table.operations(), self._records(table)
+        snapshot = _settled(table, version, records)
+        schema = min((each for each in records if each >= snapshot.schemaId()), default=None)
+        jvm: Any = self.session._jvm
+        base = operations.current()
+        change = jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
+        change = change.setBranchSnapshot(snapshot.snapshotId(), "main")
+        if schema is not None:
+            change = change.setCurrentSchema(schema).setProperties({**records[schema], PLAN: ""})
+        operations.commit(base, change.build())
+
+    def columns_record(self) -> dict[str, str]:
+        table = self._table()
+        properties = self.texts_of(table.properties())
+        record = {name: properties.get(name, "") for name in (VERSION, DROPPED)}
+        return {f"{_COLUMNS}{table.schema().schemaId()}": json.dumps(record)}
+
+    def restore_columns(self) -> None:
+        state = self.state()
+        if state:
+            self.roll_back(state)
+
+    def _records(self, table: Any) -> dict[int, dict[str, str]]:
+        """What `columns_record` wrote, by the id of a schema that the table still has."""
+        found, schemas = self.texts_of(table.properties()), table.schemas()
+        records = {int(key.removeprefix(_COLUMNS)): found[key] for key in found if key.startswith(_COLUMNS)}
+        return {schema: json.loads(each) for schema, each in records.items() if schemas.containsKey(schema)}
 
     def _call(self, procedure: str, arguments: str = "") -> None:
         """A procedure of the table's catalog."""
@@ -342,6 +377,17 @@ def _ancestry(table: Any, snapshot: Any) -> Iterator[Any]:
         yield snapshot
         parent = snapshot.parentId()
         snapshot = None if parent is None else table.snapshot(parent)
+
+
+def _settled(table: Any, version: int, records: Container[int]) -> Any:
+    """The snapshot, or where it is from the middle of a change of columns the one before that change: it has the same
+    rows. Such a one has no mark, and a schema that the table had only for a moment."""
+    current = table.schema().schemaId()
+    for each in _ancestry(table, table.snapshot(version)):
+        marked = any(str(name).startswith(_MARK) for name in each.summary())
+        if marked or each.schemaId() == current or each.schemaId() in records:
+            return each
+    return table.snapshot(version)
 
 
 def _mark_at(table: Any, snapshot: Any, name: str) -> int | None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tailrace.schema import Column, TableSchema
+from tailrace.sinks.iceberg import IcebergSink
 from tailrace.testing.failpoints import dies_at
 from tailrace.testing.feed import Image
 from tests.sinks.lake.lake import Lake
@@ -250,3 +251,66 @@ def test_a_kill_between_two_steps_is_taken_up_by_the_next_start(lake: MakeLake, 
     made.keep()
     assert made.rows() == case.expected
     assert made.keeper.warnings() == ()
+
+
+def test_columns_that_somebody_altered_in_between_halt_the_table_alone(lake: MakeLake) -> None:
+    case = CASES["a_type_becomes_text"]
+    made = lake()
+    made.feed.add(V1, "c", OLD)
+    made.keep()
+    made.feed.evolve(case.after)
+    with dies_at("lake.evolve.after_copy"):
+        made.keep()
+    made.sql("ALTER TABLE {} DROP COLUMN n")
+    made.sql("ALTER TABLE {} DROP COLUMN _tailrace_1")
+    made.again()
+    made.keep()
+    [warning] = made.keeper.warnings()
+    assert "public.orders halted: " in warning and "altered by somebody else" in warning
+
+
+# -- roll back -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["columns_move", "a_column_is_dropped_and_made_anew", "a_value_makes_its_column_text"])
+def test_a_roll_back_brings_the_columns_of_then(lake: MakeLake, name: str) -> None:
+    """With their values, and what came after is applied again: also to a version from the middle of the change."""
+    case = CASES[name]
+    made = lake(**case.options)
+    for row in case.rows:
+        made.feed.add(case.before, "c", row)
+    made.keep()
+    then, before = made.target().versions(), made.rows()
+    if case.after.id != case.before.id:
+        made.feed.evolve(case.after, case.defaults)
+    for row in case.new:
+        made.feed.add(case.after, "c", row)
+    made.keep()
+    after, later = made.rows(), made.target().versions()
+    for version in (then[-1], later[len(then)]):
+        made.target().roll_back(version.id)
+        if version is then[-1]:
+            assert made.rows() == before
+        made.again()
+        made.keep()
+        assert made.rows() == after
+    assert made.keeper.warnings() == ()
+
+
+def test_rows_that_were_rolled_back_without_their_columns(lake: MakeLake) -> None:
+    """As Iceberg's own procedure does it."""
+    made = lake()
+    if not isinstance(made.sink, IcebergSink):
+        pytest.skip("Delta goes back as a whole")
+    case = CASES["a_type_becomes_text"]
+    made.feed.add(V1, "c", OLD)
+    made.keep()
+    then = made.target().state()
+    made.feed.evolve(case.after).add(case.after, "c", case.new[0])
+    made.keep()
+    target = made.target()
+    target.execute(f"CALL `default`.system.set_current_snapshot('{target.sql_name}', {then})")
+    assert [row["n"] for row in made.rows()] == [None]
+    made.again()
+    made.keep()
+    assert made.rows() == case.expected

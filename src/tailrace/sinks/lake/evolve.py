@@ -260,8 +260,11 @@ def _fold(target: Target) -> reshape.Fold:
 
 
 def _carry_out(target: Target, plan: Plan) -> None:
+    first = target.columns_record() if plan.steps else {}
     if not plan.is_repeatable:
-        target.set_properties({PLAN: plan.text()})
+        first[PLAN] = plan.text()
+    if first:
+        target.set_properties(first)
         failpoint("lake.evolve.after_plan")
     _carry_out_from(target, plan, 0)
 

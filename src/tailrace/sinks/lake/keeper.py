@@ -166,6 +166,8 @@ class LakeKeeper:
             self._log.retain(name, None)  # nothing that is still in the log can help it
             self._ledger.move(end, {name: Entry(start, f"{reason}; {reason.hint}")})
             return
+        with self._turns.of(name):
+            self._table(name).restore_columns()
         entry = Entry(start)
         for until in self._log.ends(start, end):
             self._ledger.state.tables[name] = Entry(start)

@@ -59,6 +59,11 @@ class KeptTable:
             self.forget()
         return self.mark()
 
+    def restore_columns(self) -> None:
+        """Before every change since the mark is applied again: let the columns be those of the rows."""
+        self.target.restore_columns()
+        self.forget()
+
     def forget(self) -> None:
         """Somebody else wrote: look again."""
         self._mark, self._empty = None, False

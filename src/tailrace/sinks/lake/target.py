@@ -195,7 +195,14 @@ class Target(ABC):
 
     @abstractmethod
     def roll_back(self, version: int) -> None:
-        """Make the table what it was then, its mark included."""
+        """Make the table what it was then, its columns and its mark included."""
+
+    def columns_record(self) -> dict[str, str]:
+        """Properties that tell `roll_back` what the columns are now. To be set before they change."""
+        return {}
+
+    def restore_columns(self) -> None:  # noqa: B027 most formats go back as a whole
+        """Where somebody rolled the rows back without the columns, roll the columns back too."""
 
     def read(self, *, version: int | None = None, as_of: datetime | None = None) -> DataFrame:
         """The table, or what it was."""
