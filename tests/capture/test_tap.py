@@ -130,6 +130,18 @@ def test_a_second_tap_on_a_log_is_refused(shop: Database, tap: Start) -> None:
     assert second.status()["error"]["code"] == "log.locked"
 
 
+def test_a_lost_control_store_is_told(shop: Database, tap: Start) -> None:
+    first = tap(shop)
+    first.until("running")
+    first.process.send_signal(signal.SIGTERM)
+    assert first.wait() == 0
+    for file in first.path.parent.glob("control.db*"):
+        file.unlink()
+    again = tap(shop)
+    assert again.wait() == 3
+    assert again.status()["error"]["code"] == "store.lost"
+
+
 def test_a_log_that_is_no_folder_is_named(shop: Database, tap: Start, tmp_path: Path) -> None:
     (tmp_path / "log").write_text("not a folder")
     failed = tap(shop)

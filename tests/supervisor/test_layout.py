@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ from tailrace.capture.staging import StagedFile
 from tailrace.capture.tap import write_status
 from tailrace.changelog import LogWriter, Subscribers
 from tailrace.control import Store
+from tailrace.errors import Action, SetupError, decide
 from tailrace.spark.control import Control, Orders
 from tailrace.supervisor.layout import Layout, run_lock
 
@@ -62,3 +64,20 @@ def test_what_was_open_to_others_is_closed_at_the_next_start(tmp_path: Path) -> 
         (tmp_path / file).touch(0o644)
     with run_lock(layout, "feed"):
         assert readable_by_others(tmp_path) == [str(tmp_path), str(tmp_path / "mine")]
+
+
+def test_a_store_that_is_gone_is_not_replaced_without_a_word(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "data")
+    layout.open_store().close()
+    LogWriter(layout.log("shop"), "shop").close()
+    layout.open_store().close()
+    for file in layout.root.glob("control.db*"):
+        file.unlink()
+    with pytest.raises(SetupError) as caught:
+        layout.open_store()
+    assert caught.value.code == "store.lost"
+    assert decide(caught.value) is Action.STOP
+    assert not layout.store.exists()
+    *_, way_out = caught.value.hint.split(": ")
+    subprocess.run(way_out, shell=True, check=True)
+    layout.open_store().close()

@@ -23,7 +23,7 @@ from tailrace.changelog import Bounds, Holder, LogWriter, Retention, Verdict
 from tailrace.changelog.versions import index
 from tailrace.config.values import MIB
 from tailrace.contracts import Source
-from tailrace.control import Store
+from tailrace.control import Store, refuse_lost
 from tailrace.control.ledger import Ledger
 from tailrace.control.schemas import SchemaRegistry
 from tailrace.errors import Action, LogError, SourceError, TailraceError, decide
@@ -114,11 +114,12 @@ class Tap:
 
     def _run_once(self) -> None:
         request = self._request
+        refuse_lost(Path(request.store_path), [Path(request.log_path)])
         with (
+            contextlib.closing(Store(Path(request.store_path))) as store,
             contextlib.closing(
                 LogWriter(request.log_path, request.config["id"], segment_bytes=request.segment_bytes)
             ) as log,
-            contextlib.closing(Store(Path(request.store_path))) as store,
         ):
             self._indexed = -1
             model = SOURCES.load(request.type).model_validate(request.config)

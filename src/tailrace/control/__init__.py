@@ -10,6 +10,6 @@ tap enters it here afterwards (and again after a crash). Written by tap, supervi
     sightings.py   what the taps last saw of their tables
 """
 
-from tailrace.control.store import Store
+from tailrace.control.store import Store, refuse_lost
 
-__all__ = ["Store"]
+__all__ = ["Store", "refuse_lost"]

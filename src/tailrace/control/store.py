@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,22 @@ class Store:
 
     def close(self) -> None:
         self._engine.dispose()
+
+
+def refuse_lost(path: Path, logs: Iterable[Path]) -> None:
+    """Raise `store.lost` where logs are there without the store they were written beside. A new one would not know
+    which tables were read: all would be read again, without a word.
+
+    A store is made before the first log. Whoever wants a new one puts an empty file in its place."""
+    left = [log.name for log in logs if any((log / "manifest").glob("[0-9]*"))]
+    if left and not path.exists():
+        raise SetupError(
+            "store.lost",
+            f"{path} is gone, but not what was written beside it: the log of {', '.join(sorted(left))}",
+            hint=f"put it back from a backup; or go on with a new one, by which every table of a source with a "
+            f"`snapshot` is read again: touch {shlex.quote(str(path))}",
+            where=str(path),
+        )
 
 
 @contextmanager

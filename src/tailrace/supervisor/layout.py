@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tailrace.control import Store, refuse_lost
 from tailrace.errors import SetupError
 from tailrace.machine.durable import PRIVATE_DIRECTORY, PRIVATE_FILE, make_directory, private
 
@@ -40,6 +41,14 @@ class Layout:
     @property
     def store(self) -> Path:
         return self.root / "control.db"
+
+    def open_store(self) -> Store:
+        """The store, made where there is none yet. Raises `store.lost` where it is gone."""
+        self.refuse_lost_store()
+        return Store(self.store)
+
+    def refuse_lost_store(self) -> None:
+        refuse_lost(self.store, self.logs.iterdir() if self.logs.is_dir() else ())
 
     def tap_status(self, source: str) -> Path:
         return self.root / "taps" / f"{source}.json"

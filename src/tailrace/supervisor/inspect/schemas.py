@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tailrace.changelog.versions import index
 from tailrace.control import Store
@@ -44,12 +46,21 @@ def tables(data_dir: Path, source: str | None = None) -> tuple[TableVersions, ..
     logs = [layout.log(source)] if source else sorted(folder for folder in folders if folder.is_dir())
     if not logs:
         return ()
-    with closing(Store(layout.store)) as store:
+    with _store(layout) as store:
         registry = SchemaRegistry(store)
         for log in logs:
             index(log, registry)
         names = [source] if source else registry.sources()
         return tuple(table for name in names for table in _grouped(name, registry.versions(name)))
+
+
+@contextmanager
+def _store(layout: Layout) -> Iterator[Store]:
+    """The control store; where it is gone, one for this look alone, for the logs have every version too."""
+    with TemporaryDirectory() as folder:
+        there = layout.store.exists()
+        with closing(Store(layout.store if there else Path(folder, layout.store.name))) as store:
+            yield store
 
 
 def table(data_dir: Path, source: str, name: str) -> TableVersions:

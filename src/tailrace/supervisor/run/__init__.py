@@ -91,6 +91,7 @@ class Supervisor:
     # -- the run ---------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
+        self._layout.refuse_lost_store()
         for pipeline in self._pipelines:
             self._taps[pipeline.source_id].notices += settle_subscribers(pipeline, self._layout)
         for tap in self._taps.values():

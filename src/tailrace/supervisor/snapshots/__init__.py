@@ -21,7 +21,6 @@ from tailrace.capture.postgres import PostgresSource
 from tailrace.capture.staging import keep_only, left_behind
 from tailrace.changelog import LogReader
 from tailrace.contracts import ChunkId, Extent, Staged
-from tailrace.control import Store
 from tailrace.control.ledger import Ledger, Run, TableRequest, TableRun
 from tailrace.errors import Action, SourceError, TailraceError, decide, located
 from tailrace.failpoints import failpoint
@@ -330,7 +329,7 @@ def start_snapshots(spark: SparkSession, tap: TapProcess, layout: Layout, platfo
     source = cast(PostgresSource, tap.source)
     folder = layout.staged(source.id)
     read = ReadInSpark(spark, ReadHere(source, folder))
-    snapshots = Snapshots(source, Ledger(Store(layout.store)), read, Backoff(*platform.retry.seconds()))
+    snapshots = Snapshots(source, Ledger(layout.open_store()), read, Backoff(*platform.retry.seconds()))
 
     snapshots.recover(folder)
 

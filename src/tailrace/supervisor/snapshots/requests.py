@@ -10,7 +10,6 @@ from tailrace.capture.postgres import PostgresSource
 from tailrace.capture.postgres.patterns import TablePatterns
 from tailrace.capture.repair import ASKED
 from tailrace.changelog import LogReader
-from tailrace.control import Store
 from tailrace.control.ledger import Ledger, Run, TableRequest, TableRun
 from tailrace.errors import ConfigError
 from tailrace.spec import Pipeline, Platform
@@ -46,7 +45,7 @@ class SnapshotRequests:
     def __init__(self, pipeline: Pipeline, platform: Platform) -> None:
         self._layout, self._pipeline = Layout(platform.data_dir), pipeline
         self._source = cast(PostgresSource, pipeline.source)
-        self._ledger = Ledger(Store(self._layout.store))
+        self._ledger = Ledger(self._layout.open_store())
         self.warnings: list[str] = []
 
     def request(self, patterns: Sequence[str], where: str | None, *, repair: bool = False) -> str:

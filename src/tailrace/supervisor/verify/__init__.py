@@ -11,7 +11,6 @@ from tailrace.capture.postgres import PostgresSource
 from tailrace.capture.postgres.patterns import TablePatterns
 from tailrace.changelog import LogReader, head
 from tailrace.contracts import Delivery
-from tailrace.control import Store
 from tailrace.control.ledger import Ledger
 from tailrace.errors import ConfigError, SinkError, SourceError
 from tailrace.schema import SchemaBook, TableSchema
@@ -72,7 +71,7 @@ class Verification:
         self._log_id = LogReader(self._log, 0).log_id  # raises `log.missing`
         self._refuse_second_writer()
         self._tables = self._matching()
-        self._ledger = Ledger(Store(self._layout.store))
+        self._ledger = Ledger(self._layout.open_store())
 
     def run(self, on_step: OnStep) -> list[TableReport]:
         """`compare` in a Spark session of its own."""
