@@ -7,8 +7,8 @@ schema at once); connections are born where they are used, by `open`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -226,13 +226,25 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
+def never() -> bool:
+    """Of a run that does not end."""
+    return False
+
+
 @dataclass(frozen=True)
 class Delivery:
-    """Whose delivery it is. `name` is the pipeline's; together with the sink's id it names marks and producers."""
+    """Whose delivery it is. `pipeline` is its name; together with the sink's id it names marks and producers.
+
+    `ending` tells whether the run drains. Whoever waits for a server asks it, and then gives up within a few seconds,
+    with `sink.unavailable`: the batch comes again with the next run. It does not travel; a task has one of its own."""
 
     pipeline: str
     tenant: str
     source: str
+    ending: Callable[[], bool] = field(default=never, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Delivery, (self.pipeline, self.tenant, self.source)
 
 
 class Writer(Protocol):

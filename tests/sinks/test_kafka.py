@@ -6,6 +6,7 @@ import signal
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -221,6 +222,20 @@ def test_a_batch_that_is_given_up_says_why_though_records_are_on_their_way(
         os.kill(kafka.pid, signal.SIGCONT)
     deliver(sink, versions(4, keys=1, rounds=1))
     assert json.loads(values(kafka, sink.topic)[-1])["seq"] == 4
+
+
+def test_a_run_that_ends_does_not_wait_for_a_cluster_that_is_away() -> None:
+    """It has the patience of an hour otherwise."""
+    sink = KafkaSink(id="bus", brokers=NOBODY, topic="anything", send_timeout_secs=3600)
+    ending = replace(DELIVERY, ending=lambda: True)
+    batch = batch_for(sink, versions(0, 1, 1))
+    for attempt in (
+        lambda: sink.prepare(ending),
+        lambda: sink.open(ending, Span("log", 0, 1), 0).write(iter([batch])),
+    ):
+        with pytest.raises(SinkError) as failure:
+            attempt()
+        assert failure.value.code == "sink.unavailable"
 
 
 def test_an_existing_topic_is_left_as_it_is(sink: KafkaSink, kafka: KafkaBroker) -> None:

@@ -22,6 +22,8 @@ class LinesSink(RecordSink):
     directory: str
     marks: bool = False
     pause_s: float = 0.0
+    away: bool = False
+    """As a server that does not answer."""
     gather_s: float = 0.0
 
     def columns(self) -> tuple[str, ...]:
@@ -38,6 +40,11 @@ class LinesSink(RecordSink):
         return int(file.read_text()) if self.marks and file.exists() else 0
 
     def open(self, delivery: Delivery, span: Span, task: int) -> Writer:
+        if self.away:
+            (Path(self.directory) / "waiting").touch()
+            while not delivery.ending():
+                time.sleep(0.01)
+            raise SinkError("sink.unavailable", "nobody answers", hint="", where=self.id)
         return LinesWriter(Path(self.directory), delivery, span, task, self.pause_s)
 
     def commit(self, delivery: Delivery, span: Span, receipts: list[str]) -> None:

@@ -228,6 +228,18 @@ def test_orders_wait_for_space_on_the_disk(stage: Stage, sink: MakeSink, monkeyp
     assert (query.is_active(), query.error()) == (False, None)
 
 
+def test_a_task_that_waits_is_told_of_the_end(stage: Stage, sink: MakeSink) -> None:
+    end = stage.shop.commit(5)
+    query = stage.start(sink(away=True))
+    wait_until((stage.out / "waiting").exists, query)
+    assert query.drain(60)
+    error = query.error()
+    assert error is not None
+    assert error.code == "sink.unavailable"
+    stage.delivered(stage.start(sink()), end)
+    assert len(read_lines(stage.out)) == end
+
+
 def test_drain_leaves_nothing_half_done(stage: Stage, sink: MakeSink) -> None:
     stage.shop.commit(100)
     query = stage.start(sink(pause_s=0.005), Batch(max_events=1))

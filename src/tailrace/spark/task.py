@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from pyspark import TaskContext
 from tailrace.contracts import Delivery, RecordSink, Span
 from tailrace.errors import SinkError, TailraceError
 from tailrace.machine.space import full_disk
+from tailrace.spark.control import Control
 from tailrace.spark.passage import pack
 
 SPAN = "tailrace.span"
@@ -54,7 +55,7 @@ class Count:
 @dataclass(frozen=True)
 class WriteTask:
     """`mapInArrow`'s function: picklable, one for all batches; the job's property `SPAN` says which it is. `columns`
-    are what the writer is given."""
+    are what the writer is given; `lock` is in the query's state directory."""
 
     sink: RecordSink
     delivery: Delivery
@@ -69,7 +70,7 @@ class WriteTask:
                 context = TaskContext.get()
                 assert context is not None
                 span = Span(**json.loads(context.getLocalProperty(SPAN) or ""))
-                writer = self.sink.open(self.delivery, span, context.partitionId())
+                writer = self.sink.open(replace(self.delivery, ending=self._is_ending), span, context.partitionId())
                 receipt = writer.write(self._counted(batches, counts))
             except TailraceError as failure:
                 error = pack(failure)
@@ -77,6 +78,9 @@ class WriteTask:
                 error = pack(self._unexpected(failure))
         told = json.dumps({number: asdict(count) for number, count in counts.items()})
         yield pa.RecordBatch.from_pydict({"receipt": [receipt], "error": [error], "counts": [told]}, schema=OUTCOME)
+
+    def _is_ending(self) -> bool:
+        return Control(self.lock.parent).orders().drain
 
     def _counted(self, batches: Iterable[pa.RecordBatch], counts: dict[int, Count]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -149,6 +149,7 @@ class KafkaSink(RecordSink):
             key="key" if self.key is None else "record_key",
             headers=[(name, value.encode()) for name, value in self.headers.items()],
             patience=self.send_timeout_secs,
+            ending=delivery.ending,
         )
 
     def settings(self, delivery: Delivery) -> dict[str, bool | int | float | str]:
@@ -161,7 +162,7 @@ class KafkaSink(RecordSink):
     def _topics(self, delivery: Delivery) -> Topics:
         make = self.create_topics
         wanted = None if make is None else (make.partitions, make.replication)
-        return Topics(self.id, self.settings(delivery), wanted, self.send_timeout_secs)
+        return Topics(self.id, self.settings(delivery), wanted, self.send_timeout_secs, delivery.ending)
 
 
 def _plain(value: Setting) -> bool | int | float | str:

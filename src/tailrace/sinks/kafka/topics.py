@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,10 +14,14 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tailrace.config import redact
+from tailrace.contracts import never
 from tailrace.errors import ConfigError, SinkError
 
 Settings = dict[str, bool | int | float | str]
 
+LAST_WAIT_S = 2.0
+"""How long a run that ends still waits for a cluster that says nothing."""
+_LOOK_S = 0.1
 SILENCE = logging.Logger("librdkafka", logging.CRITICAL + 1)
 """What librdkafka would print: everything that matters is raised."""
 
@@ -86,9 +92,27 @@ class Topics:
     settings: Settings = field(repr=False)
     make: tuple[int, int] | None
     patience: float
+    ending: Callable[[], bool] = never
 
     def ensure(self, names: Iterable[str]) -> None:
-        """Return when the cluster answers and every topic is there, as far as that is ours to do."""
+        """Return when the cluster answers and every topic is there, as far as that is ours to do. librdkafka cannot be
+        interrupted: where the run ends meanwhile, the thread that waits for it is left behind."""
+        outcome: Future[None] = Future()
+
+        def ask() -> None:
+            try:
+                outcome.set_result(self._ensure(names))
+            except BaseException as error:
+                outcome.set_exception(error)
+
+        threading.Thread(target=ask, name=f"topics/{self.sink}", daemon=True).start()
+        while not outcome.done() and not self.ending():
+            wait([outcome], _LOOK_S)
+        if not wait([outcome], LAST_WAIT_S).done:
+            raise gave_up("the cluster does not answer, and the run ends", self.sink)
+        outcome.result()
+
+    def _ensure(self, names: Iterable[str]) -> None:
         refusals: list[KafkaError] = []
         admin = self._admin(refusals)
         try:
@@ -121,6 +145,12 @@ class Topics:
                     raise
 
 
+def gave_up(text: str, where: str) -> SinkError:
+    """Nobody answers: it is tried again, perhaps by the next run."""
+    hint = "check that the brokers run and can be reached; the sink tries again by itself"
+    return SinkError("sink.unavailable", text, hint=hint, where=where)
+
+
 def kafka_error(error: KafkaError, what: str, where: str) -> SinkError:
     """The error for what librdkafka says: wait, or repair."""
     text = f"{what}: {redact(error.str())}"
@@ -128,8 +158,7 @@ def kafka_error(error: KafkaError, what: str, where: str) -> SinkError:
         hint = "check the security, TLS and SASL settings in `client_conf`, and the user's rights"
         return SinkError("sink.refused", text, hint=hint, where=where)
     if error.code() in HEALS:
-        hint = "check that the brokers run and can be reached; the sink tries again by itself"
-        return SinkError("sink.unavailable", text, hint=hint, where=where)
+        return gave_up(text, where)
     if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
         hint = "raise `message.max.bytes` in `client_conf` and `max.message.bytes` of the topic"
         return SinkError("sink.rejected", text, hint=hint, where=where)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,8 +16,18 @@ import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tailrace.config import MIB
+from tailrace.contracts import never
 from tailrace.errors import Action, SinkError, decide
-from tailrace.sinks.kafka.topics import HEALS, SILENCE, Settings, Topics, bad_settings, kafka_error
+from tailrace.sinks.kafka.topics import (
+    HEALS,
+    LAST_WAIT_S,
+    SILENCE,
+    Settings,
+    Topics,
+    bad_settings,
+    gave_up,
+    kafka_error,
+)
 
 _CHUNK_ROWS = 4096
 _CHUNK_BYTES = 8 * MIB
@@ -47,6 +57,7 @@ class KafkaWriter:
     key: str
     headers: list[tuple[str, str | bytes | None]]
     patience: float
+    ending: Callable[[], bool] = never
     _failures: list[SinkError] = field(default_factory=list)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> str:
@@ -150,7 +161,8 @@ class KafkaWriter:
             self._failures = [failure]
 
     def _await(self, producer: Producer, most: int) -> None:
-        """Wait until at most `most` records are on their way. A wait without any progress ends."""
+        """Wait until at most `most` records are on their way. A wait without any progress ends, and sooner where the
+        run does."""
         left, since = len(producer), time.monotonic()
         while left > most:
             self._poll(producer)
@@ -158,12 +170,9 @@ class KafkaWriter:
             since = now if left < before else since
             if self._failures:
                 break
-            if now - since > self.patience:
-                raise SinkError(
-                    "sink.unavailable",
-                    f"no record was acknowledged for {self.patience:g} seconds; {left} are waiting",
-                    hint="check that the brokers run and can be reached; the sink tries again by itself",
-                    where=self.sink,
+            if now - since > self.patience or (now - since > LAST_WAIT_S and self.ending()):
+                raise gave_up(
+                    f"no record was acknowledged for {now - since:.0f} seconds; {left} are waiting", self.sink
                 )
         if self._failures:
             raise self._failures[0]

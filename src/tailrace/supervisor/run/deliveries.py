@@ -131,7 +131,7 @@ class SinkRunner(threading.Thread):
             self._spark,
             self._layout.log(self.source_id),
             self.sink,
-            Delivery(document.name, document.metadata.tenant, document.source_id),
+            Delivery(document.name, document.metadata.tenant, document.source_id, self._halt.is_set),
             connector=self._connector,
             state_dir=self._layout.sink(document.name, self.sink.id),
             batch=document.spec.batch,
