@@ -101,9 +101,11 @@ class Topics:
 
         def ask() -> None:
             try:
-                outcome.set_result(self._ensure(names))
+                self._ensure(names)
             except BaseException as error:
                 outcome.set_exception(error)
+            else:
+                outcome.set_result(None)
 
         threading.Thread(target=ask, name=f"topics/{self.sink}", daemon=True).start()
         while not outcome.done() and not self.ending():
