@@ -19,6 +19,8 @@ from tailrace.control.ledger import Ledger, Run, TableRequest
 from tailrace.errors import SetupError, SourceError
 from tailrace.spark.snapshot import Outcome, Read, ReadHere, Task
 from tailrace.supervisor.snapshots import Snapshots, SnapshotThread
+from tailrace.supervisor.snapshots.requests import REQUESTED
+from tailrace.supervisor.verify.repair import REASON
 from tailrace.testing.servers import PostgresServer
 from tailrace.testing.waiting import eventually
 from tests.capture.running import Database
@@ -191,6 +193,10 @@ def test_a_table_that_cannot_be_read_fails_alone(db: Database, desk: Start) -> N
                 ("source.privilege", "public.secret")
             ]
             assert again.snapshots.failure is None, "the other table goes on"
+        unread = desk(**settings, snapshot={"mode": "never"})
+        unread.begin()
+        unread.work()
+        assert (unread.told() != {}, unread.snapshots.failures) == (True, []), "nobody wants it read now"
         db.run("ALTER TABLE secret DISABLE ROW LEVEL SECURITY")
         last = desk(**settings)
         last.begin()
@@ -209,10 +215,11 @@ def test_all_that_cannot_be_read_is_named(db: Database, desk: Start) -> None:
         assert here.snapshots.failure is not None
 
 
-def test_what_somebody_asked_for_and_failed_is_shown_and_ends_nothing(db: Database, desk: Start) -> None:
+@pytest.mark.parametrize("reason", [REQUESTED, REASON])
+def test_what_somebody_asked_for_and_failed_is_shown_and_ends_nothing(db: Database, desk: Start, reason: str) -> None:
     with hidden(db, "secret") as settings:
         here = desk(**settings, snapshot={"mode": "never"})
-        here.ledger.request(here.source.id, "asked", [TableRequest("public", "secret")], log_id="log", since=0)
+        here.ledger.request(here.source.id, reason, [TableRequest("public", "secret")], log_id="log", since=0)
         here.work()
         assert here.told() == {"public.secret": ("failed", "source.privilege")}
         assert (here.snapshots.failures, here.snapshots.failure) == ([], None)

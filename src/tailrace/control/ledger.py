@@ -30,6 +30,8 @@ Columns = ReadOnlyColumnCollection[str, sa.Column[Any]]
 Condition = sa.ColumnElement[bool]
 _RUN, _TABLE, _CHUNK, _DEBT = snapshot_runs.c, snapshot_tables.c, snapshot_chunks.c, snapshot_debts.c
 _WAITING = _CHUNK.state.in_(["planned", "staged"])
+_READ = sa.or_(sa.and_(_RUN.state == "active", _TABLE.state != "failed"), _TABLE.state == "done")
+"""A table that was read, or is about to be."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class Ledger:
             sa.select(_TABLE.schema_name, _TABLE.table_name)
             .select_from(snapshot_tables.join(snapshot_runs))
             .where(_RUN.source == source, _RUN.log_id == log_id, _TABLE.filter.is_(None))
-            .where(sa.or_(sa.and_(_RUN.state == "active", _TABLE.state != "failed"), _TABLE.state == "done"))
+            .where(_READ)
         )
         with self._store.transaction() as connection:
             return {(schema, table) for schema, table in connection.execute(query)}
@@ -140,7 +142,7 @@ class Ledger:
             .select_from(snapshot_tables.join(snapshot_runs))
             .where(_RUN.source == source, _RUN.log_id == log_id, _TABLE.filter.is_(None))
             .where(_RUN.created_us >= since_us)
-            .where(sa.or_(_RUN.state == "active", _TABLE.state == "done"))
+            .where(_READ)
         )
         found: dict[str, bool] = {}
         with self._store.transaction() as connection:

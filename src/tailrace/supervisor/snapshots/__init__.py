@@ -14,10 +14,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, cast, get_args
 
 from tailrace.backoff import Backoff
-from tailrace.capture.postgres import PostgresSource
+from tailrace.capture.postgres import PostgresSource, Snapshot
 from tailrace.capture.staging import keep_only, left_behind
 from tailrace.changelog import LogReader
 from tailrace.contracts import ChunkId, Extent, Staged
@@ -29,7 +29,7 @@ from tailrace.spark.snapshot import Outcome, Read, ReadHere, ReadInSpark, Task, 
 from tailrace.spec import Platform
 from tailrace.supervisor.layout import Layout
 from tailrace.supervisor.run.taps import TapProcess
-from tailrace.supervisor.snapshots.requests import REQUESTED
+from tailrace.supervisor.snapshots.requests import BESIDE
 from tailrace.supervisor.status import SnapshotStatus
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ UNREAD = "rows that are there already are not captured: add `snapshot: {}` to th
 TICK_S = 0.1
 IDLE_TICK_S = 1.0
 """How soon a request is noticed while no snapshot is under way."""
+MODES = get_args(Snapshot.model_fields["mode"].annotation)
 AGAIN = "failed before"
 """The reason of a run over tables that the run before could not read."""
 
@@ -88,14 +89,11 @@ class Snapshots:
 
     def _try_again(self, log_id: str) -> None:
         """Request what the stream could not tell and a run could not read either. What the mode wants is requested by
-        it, and what somebody asked for is theirs to ask for again."""
+        it."""
         for table in self._ledger.failed(self._source.id):
             run, last = self._ledger.run(table.run), self._ledger.last_extent(table)
-            if (
-                table.filter is not None
-                or run.log_id != log_id
-                or run.reason in (self._source.snapshot.mode, REQUESTED)
-            ):
+            by_mode = run.reason == self._source.snapshot.mode
+            if table.filter is not None or run.log_id != log_id or by_mode or not self._must_have(run):
                 continue
             again = TableRequest(table.schema, table.table, None, table.estimate)
             if last is not None and last.whole:
@@ -132,14 +130,19 @@ class Snapshots:
 
     @property
     def failures(self) -> list[TailraceError]:
-        """Why tables could not be read that the pipeline must have; not those that somebody asked for beside it."""
-        needed = [table for table in self._failed if self._ledger.run(table.run).reason != REQUESTED]
+        """Why tables could not be read that the pipeline must have."""
+        needed = [table for table in self._failed if self._must_have(self._ledger.run(table.run))]
         return [self._reasons.get(_place(table)) or _told(table) for table in needed]
 
     def close(self) -> None:
         """Wait for what is being read; it is read again next time."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._collect()
+
+    def _must_have(self, run: Run) -> bool:
+        """Whether the pipeline has a gap without this run. Not where somebody asked for it beside the pipeline, who may
+        ask again, nor where a mode wanted it that is no longer configured."""
+        return run.reason == self._source.snapshot.mode or run.reason not in BESIDE.union(MODES)
 
     # -- one run ---------------------------------------------------------------------------------------------
 

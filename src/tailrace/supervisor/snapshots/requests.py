@@ -17,6 +17,8 @@ from tailrace.supervisor.layout import Layout, is_running
 
 REQUESTED = "asked"
 """The reason of a run that somebody asked for."""
+BESIDE = frozenset({REQUESTED, "verify"})
+"""The reasons of runs without which a pipeline has no gap: asked for, or by `verify.repair`."""
 
 
 @dataclass(frozen=True)
