@@ -17,7 +17,7 @@ from tailrace.backoff import Backoff
 from tailrace.capture.postgres import PostgresSource
 from tailrace.changelog import LogReader
 from tailrace.control import Store
-from tailrace.control.ledger import Ledger, TableRequest
+from tailrace.control.ledger import SnapshotLedger, TableRequest
 from tailrace.errors import SetupError
 from tailrace.spark.session import open_session
 from tailrace.spark.snapshot import ReadHere, ReadInSpark
@@ -68,7 +68,7 @@ class _Road:
         assert isinstance(source, PostgresSource)
         self._source, self._layout = source, Layout(stage.folder / "snapshot")
         self._spark = open_session(stage.folder / "snapshot-spark.log")
-        self._ledger = Ledger(Store(self._layout.store))
+        self._ledger = SnapshotLedger(Store(self._layout.store))
         read = ReadInSpark(self._spark, ReadHere(source, self._layout.staged(source.id)))
         self._snapshots = Snapshots(source, self._ledger, read, Backoff(1.0, 5.0, 0.0))
         return self

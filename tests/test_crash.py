@@ -66,7 +66,7 @@ def run_seed(
     seed: int, kills: int, server: PostgresServer, victim: crash.Victim, kafka: KafkaBroker, tmp_path: Path
 ) -> None:
     print(f"crash seed {seed}")
-    workload = crash.Workload(server.dsn(), seed)
+    workload = crash.CrashWorkload(server.dsn(), seed)
     victim.start()
     eventually(victim.tap_pid, 60, what=victim.output)  # rows from before the slot are a snapshot's
     workload.start()

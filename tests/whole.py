@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from tailrace.changelog import LogReader
 from tailrace.control import Store
-from tailrace.control.ledger import Ledger, TableRequest
+from tailrace.control.ledger import SnapshotLedger, TableRequest
 from tailrace.testing import crash
 from tailrace.testing.waiting import eventually
 from tests.capture.running import Database
@@ -44,7 +44,7 @@ spec:
         )
         self.platform = platform
         self.victim = crash.Victim([self.document], platform, folder / "data", db.name)
-        self.ledger = Ledger(Store(folder / "data" / "control.db"))
+        self.ledger = SnapshotLedger(Store(folder / "data" / "control.db"))
 
     def start(self) -> None:
         self.victim.start()

@@ -22,7 +22,7 @@ from tailrace.capture.tap import capture
 from tailrace.changelog import LogReader, LogWriter, manifest, read_slice
 from tailrace.changelog.storage import Directory
 from tailrace.control import Store
-from tailrace.control.ledger import Ledger
+from tailrace.control.ledger import SnapshotLedger
 from tailrace.errors import LogError
 from tailrace.testing.servers import PostgresServer
 from tailrace.testing.waiting import eventually
@@ -99,7 +99,7 @@ class Capturing:
         memory_bytes: int = 16 << 20,
         group_commit_s: float = 0.0,
         writer: type[LogWriter] = LogWriter,
-        ledger: type[Ledger] = Ledger,
+        ledger: type[SnapshotLedger] = SnapshotLedger,
         pause: Callable[[], None] = lambda: None,
         store: Store | None = None,
         **source: Any,

@@ -20,7 +20,7 @@ from tailrace.capture.postgres import PostgresSource
 from tailrace.capture.repair import ASKED
 from tailrace.changelog import LogReader
 from tailrace.control import Store
-from tailrace.control.ledger import Ledger, Run, TableRequest
+from tailrace.control.ledger import Run, SnapshotLedger, TableRequest
 from tailrace.machine import lifeline
 from tailrace.spark.snapshot import ReadHere
 from tailrace.supervisor.snapshots import Snapshots
@@ -33,7 +33,7 @@ class Planner:
 
     def __init__(self, config: dict[str, Any], folder: Path) -> None:
         self.source = PostgresSource.model_validate(config)
-        self.ledger, self._folder = Ledger(Store(folder / "control.db")), folder
+        self.ledger, self._folder = SnapshotLedger(Store(folder / "control.db")), folder
         read = ReadHere(self.source, folder / "staged")
         self.snapshots = Snapshots(self.source, self.ledger, read, Backoff(0.01, 0.1, 0.0))
         self.snapshots.recover(folder / "staged")
@@ -104,7 +104,7 @@ def config_of(db: Database, **settings: Any) -> dict[str, Any]:
     return {"id": db.name, "dsn": db.dsn, "tables": ["public.*"], "snapshot": snapshot, **settings}
 
 
-def only_run(ledger: Ledger, source: str) -> Run | None:
+def only_run(ledger: SnapshotLedger, source: str) -> Run | None:
     """The one run there is; None before it."""
     runs = ledger.runs(source)
     assert len(runs) < 2, runs

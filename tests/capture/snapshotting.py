@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from tailrace.backoff import Backoff
 from tailrace.capture.snapshots import request_needed
-from tailrace.control.ledger import Ledger, TableRequest
+from tailrace.control.ledger import SnapshotLedger, TableRequest
 from tailrace.spark.snapshot import ReadHere
 from tailrace.supervisor.snapshots import Snapshots
 from tailrace.testing.waiting import eventually
@@ -25,7 +25,9 @@ BIG = "x" * 4000
 class Snapshotting:
     """A capture that admits chunks, and the planner and readers for it. Leave it to crash it: nothing is drained."""
 
-    def __init__(self, db: Database, folder: Path, *, ledger: type[Ledger] = Ledger, **settings: Any) -> None:
+    def __init__(
+        self, db: Database, folder: Path, *, ledger: type[SnapshotLedger] = SnapshotLedger, **settings: Any
+    ) -> None:
         snapshot = {"chunk_size": 10, "max_parallel_chunks": 1, **settings.pop("snapshot", {})}
         self.capturing = Capturing(db, folder / "log", pause=self._pause, ledger=ledger, snapshot=snapshot, **settings)
         self.source, self.ledger = self.capturing.source, self.capturing.ledger

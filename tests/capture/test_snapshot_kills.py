@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from tailrace.control import Store
-from tailrace.control.ledger import Ledger
+from tailrace.control.ledger import SnapshotLedger
 from tailrace.supervisor.snapshots import AHEAD
 from tailrace.testing.waiting import eventually
 from tests.capture.running import Database, TapProcess
@@ -34,7 +34,7 @@ class Stage:
         )
         self.db, self._tap, self.folder = db, tap, folder
         self.config = config_of(db, snapshot={"chunk_size": CHUNK})
-        self.ledger = Ledger(Store(folder / "control.db"))
+        self.ledger = SnapshotLedger(Store(folder / "control.db"))
         self.start_tap()
 
     def start_tap(self) -> None:

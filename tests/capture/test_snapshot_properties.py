@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from tailrace.contracts import Admitted
-from tailrace.control.ledger import Ledger
+from tailrace.control.ledger import SnapshotLedger
 from tests.capture.running import Database
 from tests.capture.snapshotting import Snapshotting, contents
 
@@ -32,7 +32,7 @@ class Crash(Exception):
     """Stands for a `kill -9` of the tap."""
 
 
-class Fragile(Ledger):
+class Fragile(SnapshotLedger):
     """A ledger whose process may die right after the log took a chunk in, before it is entered here."""
 
     dying = False

@@ -9,7 +9,7 @@ import pytest
 
 from tailrace.contracts import Extent
 from tailrace.control import Store
-from tailrace.control.ledger import Ledger
+from tailrace.control.ledger import SnapshotLedger
 from tailrace.errors import ConfigError
 from tailrace.testing.waiting import eventually
 from tests.capture.running import Database
@@ -169,7 +169,7 @@ def test_what_the_log_took_in_is_known_after_a_crash(db: Database, tmp_path: Pat
     assert [each.state for each in again.ledger.runs(again.source.id)] == ["done"]
 
 
-class Forgetful(Ledger):
+class Forgetful(SnapshotLedger):
     """Dies when it should enter an admission."""
 
     class Death(Exception):

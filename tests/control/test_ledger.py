@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from tailrace.contracts import Admitted, ChunkId, Extent, Staged
 from tailrace.control import Store
-from tailrace.control.ledger import Ledger, TableRequest, TableRun
+from tailrace.control.ledger import SnapshotLedger, TableRequest, TableRun
 from tailrace.errors import SourceError
 from tailrace.schema import Column, TableSchema
 from tailrace.testing.waiting import eventually
@@ -19,16 +19,16 @@ EXTENTS = [Extent(None, ("10",)), Extent(("10",), ("20",)), Extent(("20",), None
 
 
 @pytest.fixture
-def ledger(store: Store) -> Ledger:
-    return Ledger(store)
+def ledger(store: Store) -> SnapshotLedger:
+    return SnapshotLedger(store)
 
 
-def _request(ledger: Ledger, *tables: str, filter: str | None = None) -> str:
+def _request(ledger: SnapshotLedger, *tables: str, filter: str | None = None) -> str:
     wanted = [TableRequest("public", table, filter, 100) for table in tables]
     return ledger.request("shop", "asked", wanted, log_id="log", since=7)
 
 
-def _planned(ledger: Ledger, extents: list[Extent] = EXTENTS) -> tuple[str, TableRun]:
+def _planned(ledger: SnapshotLedger, extents: list[Extent] = EXTENTS) -> tuple[str, TableRun]:
     """A run of one table whose chunks are all planned."""
     run = _request(ledger, "a")
     [table] = ledger.tables(run)
@@ -45,18 +45,18 @@ def _admitted(run: str, number: int, owed: tuple[str, ...] = (), paid: tuple[str
     return Admitted(ChunkId(run, "public", "a", number), 9, owed, paid)
 
 
-def _numbers(ledger: Ledger, run: str, state: str) -> list[int]:
+def _numbers(ledger: SnapshotLedger, run: str, state: str) -> list[int]:
     return [chunk.number for chunk, _ in ledger.chunks(run, state)]
 
 
-def _state(ledger: Ledger, run: str) -> tuple[str, list[str]]:
+def _state(ledger: SnapshotLedger, run: str) -> tuple[str, list[str]]:
     return ledger.run(run).state, [table.state for table in ledger.tables(run)]
 
 
 # -- runs ----------------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_as_requested(ledger: Ledger) -> None:
+def test_a_run_is_as_requested(ledger: SnapshotLedger) -> None:
     run = _request(ledger, "b", "a", filter="x > 1")
     found = ledger.run(run)
     assert (found.source, found.reason, found.state, found.log_id, found.since) == ("shop", "asked", "active", "log", 7)
@@ -65,13 +65,13 @@ def test_a_run_is_as_requested(ledger: Ledger) -> None:
     assert ledger.tables(run) == expected
 
 
-def test_a_request_is_made_whole_or_not_at_all(ledger: Ledger) -> None:
+def test_a_request_is_made_whole_or_not_at_all(ledger: SnapshotLedger) -> None:
     with pytest.raises(sa.exc.IntegrityError):
         _request(ledger, "a", "a")
     assert ledger.runs("shop") == []
 
 
-def test_runs_are_found_by_source_and_state_oldest_first(ledger: Ledger) -> None:
+def test_runs_are_found_by_source_and_state_oldest_first(ledger: SnapshotLedger) -> None:
     first, second = _request(ledger, "a"), _request(ledger, "b")
     ledger.request("other", "asked", [TableRequest("public", "a")], log_id="log", since=0)
     ledger.cancel(first)
@@ -81,13 +81,13 @@ def test_runs_are_found_by_source_and_state_oldest_first(ledger: Ledger) -> None
     assert [run.id for run in ledger.runs("shop", "cancelled")] == [first]
 
 
-def test_a_run_may_begin_later_in_the_log(ledger: Ledger) -> None:
+def test_a_run_may_begin_later_in_the_log(ledger: SnapshotLedger) -> None:
     run, other = _request(ledger, "a"), _request(ledger, "a")
     ledger.begin_at(run, 70)
     assert (ledger.run(run).since, ledger.run(other).since) == (70, 7)
 
 
-def test_cancel_ends_an_active_run_once(ledger: Ledger) -> None:
+def test_cancel_ends_an_active_run_once(ledger: SnapshotLedger) -> None:
     run = _request(ledger, "a")
     assert ledger.cancel(run)
     assert not ledger.cancel(run)
@@ -97,7 +97,7 @@ def test_cancel_ends_an_active_run_once(ledger: Ledger) -> None:
     assert found.finished_us is not None
 
 
-def test_a_failed_run_keeps_its_error(ledger: Ledger) -> None:
+def test_a_failed_run_keeps_its_error(ledger: SnapshotLedger) -> None:
     run = _request(ledger, "a")
     error = SourceError("source.refused", "no", hint="ask again", where="public.a")
     assert ledger.fail(run, error)
@@ -105,7 +105,7 @@ def test_a_failed_run_keeps_its_error(ledger: Ledger) -> None:
     assert (ledger.run(run).state, ledger.run(run).error) == ("failed", error.as_dict())
 
 
-def test_a_run_without_tables_left_to_read_is_done(ledger: Ledger) -> None:
+def test_a_run_without_tables_left_to_read_is_done(ledger: SnapshotLedger) -> None:
     run = _request(ledger, "a", "b")
     for table in ledger.tables(run):
         assert _state(ledger, run)[0] == "active"
@@ -114,7 +114,7 @@ def test_a_run_without_tables_left_to_read_is_done(ledger: Ledger) -> None:
     assert ledger.run(run).finished_us is not None
 
 
-def test_a_table_that_is_gone_does_not_hold_the_run(ledger: Ledger) -> None:
+def test_a_table_that_is_gone_does_not_hold_the_run(ledger: SnapshotLedger) -> None:
     run, _ = _planned(ledger, EXTENTS[:1])
     other = _request(ledger, "a")
     ledger.plan(ledger.tables(other)[0], EXTENTS[:1], complete=False)
@@ -125,7 +125,7 @@ def test_a_table_that_is_gone_does_not_hold_the_run(ledger: Ledger) -> None:
     assert _numbers(ledger, other, "planned") == [0]
 
 
-def test_covered_are_whole_tables_in_this_log_that_are_there_or_coming(ledger: Ledger) -> None:
+def test_covered_are_whole_tables_in_this_log_that_are_there_or_coming(ledger: SnapshotLedger) -> None:
     assert ledger.covered("shop", "log") == set()
     run, _ = _planned(ledger, EXTENTS[:1])
     assert ledger.covered("shop", "log") == {("public", "a")}
@@ -135,7 +135,7 @@ def test_covered_are_whole_tables_in_this_log_that_are_there_or_coming(ledger: L
     assert ledger.covered("shop", "log") == {("public", "a")}
 
 
-def test_a_part_or_a_run_that_ended_early_covers_nothing(ledger: Ledger) -> None:
+def test_a_part_or_a_run_that_ended_early_covers_nothing(ledger: SnapshotLedger) -> None:
     _request(ledger, "a", filter="id > 5")
     run = _request(ledger, "a", "b")
     ledger.plan(ledger.tables(run)[1], [], complete=True)
@@ -146,7 +146,7 @@ def test_a_part_or_a_run_that_ended_early_covers_nothing(ledger: Ledger) -> None
 # -- chunks --------------------------------------------------------------------------------------------------
 
 
-def test_planning_goes_on_where_it_stood(ledger: Ledger) -> None:
+def test_planning_goes_on_where_it_stood(ledger: SnapshotLedger) -> None:
     run = _request(ledger, "a")
     [table] = ledger.tables(run)
     assert ledger.last_extent(table) is None
@@ -159,12 +159,12 @@ def test_planning_goes_on_where_it_stood(ledger: Ledger) -> None:
     assert _state(ledger, run) == ("active", ["reading"])
 
 
-def test_chunks_are_limited_where_that_is_asked(ledger: Ledger) -> None:
+def test_chunks_are_limited_where_that_is_asked(ledger: SnapshotLedger) -> None:
     run, _ = _planned(ledger)
     assert [len(ledger.chunks(run, "planned", limit)) for limit in (-1, 0, 2, 9)] == [3, 0, 2, 3]
 
 
-def test_a_staged_chunk_waits_with_all_that_was_told_of_it(ledger: Ledger) -> None:
+def test_a_staged_chunk_waits_with_all_that_was_told_of_it(ledger: SnapshotLedger) -> None:
     run, table = _planned(ledger)
     ledger.stage([_staged(run, 1), _staged(run, 0)])
     assert ledger.staged("shop") == [_staged(run, 0), _staged(run, 1)]
@@ -173,14 +173,14 @@ def test_a_staged_chunk_waits_with_all_that_was_told_of_it(ledger: Ledger) -> No
     assert ledger.tables(run)[0].rows_read == 20
 
 
-def test_staging_twice_counts_once(ledger: Ledger) -> None:
+def test_staging_twice_counts_once(ledger: SnapshotLedger) -> None:
     run, _ = _planned(ledger)
     ledger.stage([_staged(run, 0), _staged(run, 0, rows=500)])
     assert ledger.staged("shop") == [_staged(run, 0)]
     assert ledger.tables(run)[0].rows_read == 10
 
 
-def test_staging_what_is_in_the_log_changes_nothing(ledger: Ledger) -> None:
+def test_staging_what_is_in_the_log_changes_nothing(ledger: SnapshotLedger) -> None:
     run, _ = _planned(ledger)
     ledger.enter("shop", "log", 10, _admitted(run, 0))
     ledger.stage([_staged(run, 0)])
@@ -188,7 +188,7 @@ def test_staging_what_is_in_the_log_changes_nothing(ledger: Ledger) -> None:
     assert (_numbers(ledger, run, "admitted"), ledger.tables(run)[0].rows_read) == ([0], 0)
 
 
-def test_chunks_of_a_run_that_is_over_keep_their_state(ledger: Ledger) -> None:
+def test_chunks_of_a_run_that_is_over_keep_their_state(ledger: SnapshotLedger) -> None:
     run, _ = _planned(ledger)
     ledger.stage([_staged(run, 0)])
     ledger.cancel(run)
@@ -197,7 +197,7 @@ def test_chunks_of_a_run_that_is_over_keep_their_state(ledger: Ledger) -> None:
     assert _numbers(ledger, run, "staged") == [0]
 
 
-def test_a_discarded_chunk_is_read_again(ledger: Ledger) -> None:
+def test_a_discarded_chunk_is_read_again(ledger: SnapshotLedger) -> None:
     run, _ = _planned(ledger)
     ledger.stage([_staged(run, 0), _staged(run, 1)])
     ledger.discard(_staged(run, 0))
@@ -208,7 +208,7 @@ def test_a_discarded_chunk_is_read_again(ledger: Ledger) -> None:
     assert ledger.tables(run)[0].rows_read == 14
 
 
-def test_only_a_staged_chunk_can_be_discarded(ledger: Ledger) -> None:
+def test_only_a_staged_chunk_can_be_discarded(ledger: SnapshotLedger) -> None:
     run, _ = _planned(ledger)
     ledger.stage([_staged(run, 0)])
     ledger.enter("shop", "log", 10, _admitted(run, 0))
@@ -221,7 +221,7 @@ def test_only_a_staged_chunk_can_be_discarded(ledger: Ledger) -> None:
 # -- what the log decided ------------------------------------------------------------------------------------
 
 
-def test_how_far_a_log_is_entered_is_that_logs_own(ledger: Ledger) -> None:
+def test_how_far_a_log_is_entered_is_that_logs_own(ledger: SnapshotLedger) -> None:
     assert ledger.indexed("shop", "log") == 0
     ledger.enter("shop", "log", 10, None)
     ledger.enter("other", "log", 3, None)
@@ -231,7 +231,7 @@ def test_how_far_a_log_is_entered_is_that_logs_own(ledger: Ledger) -> None:
     assert (ledger.indexed("shop", "log"), ledger.indexed("shop", "new log")) == (0, 1)
 
 
-def test_entering_an_admission_twice_is_harmless(ledger: Ledger) -> None:
+def test_entering_an_admission_twice_is_harmless(ledger: SnapshotLedger) -> None:
     run, _ = _planned(ledger)
     for _ in range(2):
         ledger.enter("shop", "log", 10, _admitted(run, 0, owed=("k1",)))
@@ -240,7 +240,7 @@ def test_entering_an_admission_twice_is_harmless(ledger: Ledger) -> None:
     assert ledger.owed(run, "public", "a") == {"k1"}
 
 
-def test_an_old_admission_does_not_bring_a_paid_debt_back(ledger: Ledger) -> None:
+def test_an_old_admission_does_not_bring_a_paid_debt_back(ledger: SnapshotLedger) -> None:
     run, _ = _planned(ledger)
     owing = _admitted(run, 0, owed=("k1",))
     ledger.enter("shop", "log", 10, owing)
@@ -249,20 +249,20 @@ def test_an_old_admission_does_not_bring_a_paid_debt_back(ledger: Ledger) -> Non
     assert ledger.owed(run, "public", "a") == set()
 
 
-def test_an_admission_of_a_run_the_store_does_not_know_is_passed_over(ledger: Ledger) -> None:
+def test_an_admission_of_a_run_the_store_does_not_know_is_passed_over(ledger: SnapshotLedger) -> None:
     ledger.enter("shop", "log", 10, _admitted("lost", 0, owed=("k1",)))
     assert ledger.owed("lost", "public", "a") == set()
     assert ledger.indexed("shop", "log") == 10
 
 
-def test_a_chunk_that_was_never_staged_here_is_admitted_too(ledger: Ledger) -> None:
+def test_a_chunk_that_was_never_staged_here_is_admitted_too(ledger: SnapshotLedger) -> None:
     """The log decides: the tap can die between its line and the store."""
     run, table = _planned(ledger)
     ledger.enter("shop", "log", 10, _admitted(run, 2))
     assert (_numbers(ledger, run, "admitted"), ledger.unfinished(table)) == ([2], 2)
 
 
-def test_a_table_is_done_when_its_last_chunk_is_in_the_log(ledger: Ledger) -> None:
+def test_a_table_is_done_when_its_last_chunk_is_in_the_log(ledger: SnapshotLedger) -> None:
     run, _ = _planned(ledger)
     for number in (2, 0):
         ledger.enter("shop", "log", 10 + number, _admitted(run, number))
@@ -272,7 +272,7 @@ def test_a_table_is_done_when_its_last_chunk_is_in_the_log(ledger: Ledger) -> No
     assert ledger.tables(run)[0].rows_admitted == 27
 
 
-def test_a_table_that_is_still_planned_is_not_done(ledger: Ledger) -> None:
+def test_a_table_that_is_still_planned_is_not_done(ledger: SnapshotLedger) -> None:
     run = _request(ledger, "a")
     [table] = ledger.tables(run)
     ledger.plan(table, EXTENTS[:1], complete=False)
@@ -282,7 +282,7 @@ def test_a_table_that_is_still_planned_is_not_done(ledger: Ledger) -> None:
     assert _state(ledger, run) == ("done", ["done"])
 
 
-def test_a_table_is_not_done_while_it_owes(ledger: Ledger) -> None:
+def test_a_table_is_not_done_while_it_owes(ledger: SnapshotLedger) -> None:
     run, table = _planned(ledger, EXTENTS[:1])
     ledger.enter("shop", "log", 10, _admitted(run, 0, owed=("k1", "k2")))
     assert ledger.owed(run, "public", "a") == {"k1", "k2"}
@@ -294,7 +294,7 @@ def test_a_table_is_not_done_while_it_owes(ledger: Ledger) -> None:
     assert _state(ledger, run) == ("done", ["done"])
 
 
-def test_what_another_table_owes_or_lacks_holds_only_the_run(ledger: Ledger) -> None:
+def test_what_another_table_owes_or_lacks_holds_only_the_run(ledger: SnapshotLedger) -> None:
     run = _request(ledger, "a", "b")
     a, b = ledger.tables(run)
     ledger.plan(a, EXTENTS[:1], complete=True)
@@ -305,7 +305,7 @@ def test_what_another_table_owes_or_lacks_holds_only_the_run(ledger: Ledger) -> 
     assert _state(ledger, run) == ("active", ["done", "reading"])
 
 
-def test_an_admission_does_not_wake_a_cancelled_run(ledger: Ledger) -> None:
+def test_an_admission_does_not_wake_a_cancelled_run(ledger: SnapshotLedger) -> None:
     run, _ = _planned(ledger, EXTENTS[:1])
     ledger.cancel(run)
     ledger.enter("shop", "log", 10, _admitted(run, 0))
@@ -313,7 +313,7 @@ def test_an_admission_does_not_wake_a_cancelled_run(ledger: Ledger) -> None:
     assert _numbers(ledger, run, "admitted") == [0]
 
 
-def test_what_was_read_since_is_known_by_table(ledger: Ledger) -> None:
+def test_what_was_read_since_is_known_by_table(ledger: SnapshotLedger) -> None:
     earlier, _ = _planned(ledger, EXTENTS[:1])
     ledger.enter("shop", "log", 10, _admitted(earlier, 0))
     since = ledger.run(earlier).created_us + 1

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from tailrace.control import Store, migrations
-from tailrace.control.ledger import Ledger, TableRequest
+from tailrace.control.ledger import SnapshotLedger, TableRequest
 from tailrace.control.schemas import SchemaRegistry
 from tailrace.control.tables import METADATA, indexed, store_version
 from tailrace.errors import Action, SetupError, decide
@@ -25,11 +25,11 @@ _OPENER = """
 import sys
 from pathlib import Path
 from tailrace.control import Store
-from tailrace.control.ledger import Ledger
+from tailrace.control.ledger import SnapshotLedger
 print("ready", flush=True)
 for line in sys.stdin:
     store = Store(Path(line.strip()))
-    print(len(Ledger(store).runs("shop")), flush=True)
+    print(len(SnapshotLedger(store).runs("shop")), flush=True)
     store.close()
 """
 _DIES = """
@@ -85,10 +85,10 @@ def test_an_older_store_is_brought_up_to_date_with_what_it_has(tmp_path: Path, m
     with monkeypatch.context() as patched:
         patched.setattr(migrations, "MIGRATIONS", migrations.MIGRATIONS[:1])
         with closing(Store(path)) as store:
-            run = Ledger(store).request("shop", "asked", [TableRequest("public", "a")], log_id="log", since=0)
+            run = SnapshotLedger(store).request("shop", "asked", [TableRequest("public", "a")], log_id="log", since=0)
     assert _version(path) == 1
     with closing(Store(path)) as store:
-        assert [each.id for each in Ledger(store).runs("shop")] == [run]
+        assert [each.id for each in SnapshotLedger(store).runs("shop")] == [run]
         assert SchemaRegistry(store).sources() == ()
     assert _version(path) == len(migrations.MIGRATIONS)
 
@@ -125,7 +125,7 @@ def test_a_transaction_is_all_or_nothing(tmp_path: Path) -> None:
         with suppress(RuntimeError), store.transaction() as connection:
             connection.execute(sa.insert(indexed).values(source="shop", log_id="log", log_offset=1))
             raise RuntimeError
-        assert Ledger(store).indexed("shop", "log") == 0
+        assert SnapshotLedger(store).indexed("shop", "log") == 0
 
 
 def test_a_process_that_dies_in_a_transaction_leaves_nothing(tmp_path: Path) -> None:
@@ -133,13 +133,13 @@ def test_a_process_that_dies_in_a_transaction_leaves_nothing(tmp_path: Path) -> 
     died = subprocess.run([sys.executable, "-c", _DIES, str(path)], check=False)
     assert died.returncode == 9
     with closing(Store(path)) as store:
-        assert Ledger(store).indexed("shop", "log") == 0
+        assert SnapshotLedger(store).indexed("shop", "log") == 0
 
 
 def test_transactions_are_one_after_another(tmp_path: Path) -> None:
     """Each reads, then writes what it read plus one: none may read what another is about to change."""
     with closing(Store(tmp_path / "control.db")) as store:
-        Ledger(store).enter("shop", "log", 0, None)
+        SnapshotLedger(store).enter("shop", "log", 0, None)
 
         def count() -> None:
             for _ in range(20):
@@ -152,7 +152,7 @@ def test_transactions_are_one_after_another(tmp_path: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        assert Ledger(store).indexed("shop", "log") == 60
+        assert SnapshotLedger(store).indexed("shop", "log") == 60
 
 
 def _version(path: Path) -> int:
@@ -169,14 +169,14 @@ def test_a_turn_that_does_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path = tmp_path / "control.db"
     with closing(Store(path)) as store, closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        for attempt in (lambda: Ledger(store).runs("shop"), lambda: Store(path)):
+        for attempt in (lambda: SnapshotLedger(store).runs("shop"), lambda: Store(path)):
             with pytest.raises(SetupError, match=r"for more than 0.01 s") as caught:
                 attempt()
             assert (caught.value.code, caught.value.where) == ("store.busy", str(path))
             assert "data directory" in caught.value.hint
             assert decide(caught.value) is Action.RETRY
         other.execute("ROLLBACK")
-        assert Ledger(store).runs("shop") == []
+        assert SnapshotLedger(store).runs("shop") == []
 
 
 def test_a_disk_without_space_is_a_wait(tmp_path: Path) -> None:

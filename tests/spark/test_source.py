@@ -17,7 +17,7 @@ from tailrace.spark import source
 from tailrace.spark.checkpoint import Mark
 from tailrace.spark.control import Control, Orders
 from tailrace.spark.passage import Parcel, find
-from tailrace.spark.source import Options, Planner, StreamReader
+from tailrace.spark.source import Planner, ReadOptions, StreamReader
 from tests.spark.logs import Shop
 
 
@@ -29,9 +29,9 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 
 @pytest.fixture
-def options(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
+def options(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReadOptions:
     monkeypatch.setattr(source, "IDLE_S", 0.05)
-    return Options(path=str(shop.path), state=str(tmp_path), start=0, initial=0)
+    return ReadOptions(path=str(shop.path), state=str(tmp_path), start=0, initial=0)
 
 
 def ends(planner: Planner) -> list[int]:
@@ -42,43 +42,43 @@ def ends(planner: Planner) -> list[int]:
     return found
 
 
-def test_options_survive_being_text(options: Options) -> None:
+def test_options_survive_being_text(options: ReadOptions) -> None:
     given = replace(options, log="a1", required=False, linger_ms=5, respect_source_tx=False)
     text = {name.upper(): value for name, value in given.as_text().items()}
-    assert Options.from_text(text) == given
+    assert ReadOptions.from_text(text) == given
 
 
 def test_a_source_without_a_path_says_so() -> None:
     with pytest.raises(LogError, match="no change log is named"):
-        Options.from_text({})
+        ReadOptions.from_text({})
 
 
-def test_batches_end_at_transactions_within_the_bound(shop: Shop, options: Options) -> None:
+def test_batches_end_at_transactions_within_the_bound(shop: Shop, options: ReadOptions) -> None:
     shop.commit(3, 3, 3)
     shop.commit(20, 1)
     assert ends(Planner(replace(options, max_events=6))) == [6, 9, 29, 30]
 
 
-def test_without_respect_for_transactions_the_bound_is_exact(shop: Shop, options: Options) -> None:
+def test_without_respect_for_transactions_the_bound_is_exact(shop: Shop, options: ReadOptions) -> None:
     shop.commit(20)
     assert ends(Planner(replace(options, max_events=6, respect_source_tx=False))) == [6, 12, 18, 20]
 
 
-def test_a_planner_continues_where_its_checkpoint_ends(shop: Shop, options: Options) -> None:
+def test_a_planner_continues_where_its_checkpoint_ends(shop: Shop, options: ReadOptions) -> None:
     shop.commit(3, 3, 3)
     planner = Planner(replace(options, start=3, max_events=3))
     assert planner.initial().offset == 0
     assert ends(planner) == [6, 9]
 
 
-def test_nothing_is_planned_past_the_target(shop: Shop, options: Options, tmp_path: Path) -> None:
+def test_nothing_is_planned_past_the_target(shop: Shop, options: ReadOptions, tmp_path: Path) -> None:
     shop.commit(3)
     shop.commit(3)
     Control(tmp_path).give(Orders(target=3))
     assert ends(Planner(replace(options, linger_ms=3_600_000))) == [3]
 
 
-def test_draining_plans_nothing_and_says_so(shop: Shop, options: Options, tmp_path: Path) -> None:
+def test_draining_plans_nothing_and_says_so(shop: Shop, options: ReadOptions, tmp_path: Path) -> None:
     shop.commit(3)
     control = Control(tmp_path)
     planner = Planner(options)
@@ -93,7 +93,7 @@ def test_draining_plans_nothing_and_says_so(shop: Shop, options: Options, tmp_pa
     assert planner.next_end().offset == 6
 
 
-def test_a_change_waits_for_company_but_not_for_ever(shop: Shop, options: Options) -> None:
+def test_a_change_waits_for_company_but_not_for_ever(shop: Shop, options: ReadOptions) -> None:
     shop.commit(3)
     appended = time.time()
     planner = Planner(replace(options, linger_ms=200))
@@ -103,7 +103,7 @@ def test_a_change_waits_for_company_but_not_for_ever(shop: Shop, options: Option
     assert time.time() - appended >= 0.19
 
 
-def test_a_full_batch_does_not_wait(shop: Shop, options: Options) -> None:
+def test_a_full_batch_does_not_wait(shop: Shop, options: ReadOptions) -> None:
     shop.commit(3)
     shop.commit(3)
     patient = replace(options, linger_ms=3_600_000)
@@ -111,14 +111,14 @@ def test_a_full_batch_does_not_wait(shop: Shop, options: Options) -> None:
     assert Planner(replace(patient, max_events=3)).next_end().offset == 3
 
 
-def test_changes_end_the_wait(shop: Shop, options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_end_the_wait(shop: Shop, options: ReadOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "IDLE_S", 60.0)
     planner = Planner(options)
     threading.Timer(0.05, lambda: shop.commit(3)).start()
     assert planner.next_end().offset == 3
 
 
-def test_the_subscriber_is_told_only_what_is_committed(shop: Shop, options: Options) -> None:
+def test_the_subscriber_is_told_only_what_is_committed(shop: Shop, options: ReadOptions) -> None:
     shop.commit(3)
     planner = Planner(replace(options, subscriber="feed/lines", required=False))
     seen = []
@@ -128,14 +128,14 @@ def test_the_subscriber_is_told_only_what_is_committed(shop: Shop, options: Opti
     assert seen == [("feed/lines", 0, False), ("feed/lines", 3, False)]
 
 
-def test_another_log_is_refused(shop: Shop, options: Options) -> None:
+def test_another_log_is_refused(shop: Shop, options: ReadOptions) -> None:
     shop.commit(3)
     with pytest.raises(LogError) as refused:
         Planner(replace(options, log="other"))
     assert refused.value.code == "log.replaced"
 
 
-def test_an_offset_of_another_log_is_refused(shop: Shop, options: Options) -> None:
+def test_an_offset_of_another_log_is_refused(shop: Shop, options: ReadOptions) -> None:
     end = shop.commit(3)
     planner = Planner(options)
     with pytest.raises(LogError) as refused:
@@ -143,7 +143,7 @@ def test_an_offset_of_another_log_is_refused(shop: Shop, options: Options) -> No
     assert refused.value.code == "log.replaced"
 
 
-def test_errors_leave_the_process_as_text_that_can_be_read(options: Options) -> None:
+def test_errors_leave_the_process_as_text_that_can_be_read(options: ReadOptions) -> None:
     shutil.rmtree(options.path)
     with pytest.raises(Parcel) as raised:
         StreamReader(options).latestOffset()

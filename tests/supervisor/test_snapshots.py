@@ -15,7 +15,7 @@ import pytest
 from tailrace.backoff import Backoff
 from tailrace.contracts import Admitted, Extent
 from tailrace.control import Store
-from tailrace.control.ledger import Ledger, Run, TableRequest
+from tailrace.control.ledger import Run, SnapshotLedger, TableRequest
 from tailrace.errors import SetupError, SourceError
 from tailrace.spark.snapshot import Outcome, Read, ReadHere, Task
 from tailrace.supervisor.snapshots import Snapshots, SnapshotThread
@@ -26,7 +26,7 @@ from tailrace.testing.waiting import eventually
 from tests.capture.running import Database
 
 
-class Counting(Ledger):
+class Counting(SnapshotLedger):
     """Counts how often its store was busy."""
 
     refused = 0
@@ -43,7 +43,7 @@ def test_a_store_that_others_hold_is_waited_for(
     postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the reading nor the look at how it goes ends."""
-    patient = Ledger(Store(tmp_path / "control.db"))
+    patient = SnapshotLedger(Store(tmp_path / "control.db"))
     patient.runs("shop")
     monkeypatch.setattr("tailrace.control.store.BUSY_MS", 10)
     with Database(postgres) as db, closing(Store(tmp_path / "control.db")) as store:
@@ -76,7 +76,7 @@ def test_a_table_that_vanishes_takes_no_other_of_its_name_along(postgres: Postgr
             schema = table.partition(".")[0]
             db.run(f"CREATE SCHEMA IF NOT EXISTS {schema}", f"CREATE TABLE {table} (id int PRIMARY KEY)")
             db.run(f"INSERT INTO {table} SELECT generate_series(1, 5)")
-        source, ledger = db.source(tables=["public.*", "other.*"]), Ledger(store)
+        source, ledger = db.source(tables=["public.*", "other.*"]), SnapshotLedger(store)
         wanted = [TableRequest("public", "items"), TableRequest("other", "items")]
         run = ledger.request(source.id, "asked", wanted, log_id="log", since=0)
         snapshots = Snapshots(source, ledger, ReadHere(source, tmp_path / "staged"), Backoff(0.01, 0.05, 0.0))
@@ -103,7 +103,7 @@ class Desk:
     """Snapshots of `public.*` for the log "log", and who stands in for the tap."""
 
     def __init__(self, db: Database, store: Store, folder: Path, read: Callable[[Read], Read], **settings: Any) -> None:
-        self.source, self.ledger = db.source(**{"snapshot": {"mode": "initial"}, **settings}), Ledger(store)
+        self.source, self.ledger = db.source(**{"snapshot": {"mode": "initial"}, **settings}), SnapshotLedger(store)
         reader = read(ReadHere(self.source, folder / "staged"))
         self.snapshots = Snapshots(self.source, self.ledger, reader, Backoff(0.01, 0.05, 0.0))
 

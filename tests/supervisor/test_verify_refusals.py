@@ -10,7 +10,7 @@ from tailrace.changelog import LogWriter
 from tailrace.errors import ConfigError
 from tailrace.spec import Platform, load_pipelines
 from tailrace.supervisor.layout import Layout
-from tailrace.supervisor.verify import Options, Verification
+from tailrace.supervisor.verify import Verification, VerifyOptions
 
 DOCUMENT = """
 apiVersion: tailrace/v1
@@ -29,5 +29,5 @@ def test_nothing_is_repaired_where_commits_of_two_may_undo_each_other(tmp_path: 
     platform = Platform(data_dir=tmp_path / "data")
     LogWriter(Layout(platform.data_dir).log("shop"), "shop").close()
     with pytest.raises(ConfigError) as caught:
-        Verification(load_pipelines([file])[0], platform, Options(repair=True))
+        Verification(load_pipelines([file])[0], platform, VerifyOptions(repair=True))
     assert caught.value.code == "verify.one_writer" and "--repair" in str(caught.value.hint)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tailrace.changelog import LogWriter
 from tailrace.contracts import TXS, VERDICT, Capture, Frame
-from tailrace.control.ledger import Ledger, TableRequest
+from tailrace.control.ledger import SnapshotLedger, TableRequest
 from tailrace.errors import SourceError, Verdict
 from tailrace.failpoints import failpoint
 from tailrace.schema import TableSchema
@@ -47,7 +47,7 @@ class Repairable(Protocol):
     def snapshot_tables(self) -> list[tuple[str, str, int | None]]: ...
 
 
-def start_over(error: SourceError, source: Repairable, ledger: Ledger, log: LogWriter) -> bool:
+def start_over(error: SourceError, source: Repairable, ledger: SnapshotLedger, log: LogWriter) -> bool:
     """Forget the position, if that is what is lost and somebody wants it: by `when_needed`, or by asking. False where
     nobody does; then the error stands."""
     asked = [run for run in ledger.runs(source.id, "active") if run.reason == ASKED]
@@ -76,7 +76,7 @@ def keep_verdict(error: SourceError, log: LogWriter) -> None:
     log.append(Capture(None, {**resume, VERDICT: error.message}))
 
 
-def _request(source: Repairable, ledger: Ledger, log: LogWriter) -> str:
+def _request(source: Repairable, ledger: SnapshotLedger, log: LogWriter) -> str:
     tables = [TableRequest(schema, table, None, estimate) for schema, table, estimate in source.snapshot_tables()]
     return ledger.request(source.id, ASKED, tables, log_id=log.log_id, since=log.end)
 

@@ -23,7 +23,7 @@ from tailrace.changelog import LogWriter, admissions
 from tailrace.changelog.touched import Touched
 from tailrace.changelog.transactions import Found, TransactionIndex
 from tailrace.contracts import ROWS, TXS, Admitted, Capture, ChunkId, Extent, Frame, Need, Staged
-from tailrace.control.ledger import Ledger, TableRequest
+from tailrace.control.ledger import SnapshotLedger, TableRequest
 from tailrace.errors import LogError
 from tailrace.failpoints import failpoint
 from tailrace.schema import TableSchema
@@ -62,7 +62,7 @@ class Snapshotted(Protocol):
 class Admissions:
     """The chunks of one source's snapshots, on their way into its log. Lives in the tap, the log's only writer."""
 
-    def __init__(self, ledger: Ledger, source: Snapshotted, log: LogWriter) -> None:
+    def __init__(self, ledger: SnapshotLedger, source: Snapshotted, log: LogWriter) -> None:
         self._ledger, self._source, self._log = ledger, source, log
         self._index: tuple[int, TransactionIndex] | None = None
         self._looked: dict[tuple[str, str, str], int] = {}
@@ -218,7 +218,7 @@ def _transaction_id(chunk: ChunkId) -> str:
     return f"{chunk.run}.{schema}.{table}.{chunk.number}"
 
 
-def request_needed(needs: list[Need], source: str, ledger: Ledger, log: LogWriter) -> None:
+def request_needed(needs: list[Need], source: str, ledger: SnapshotLedger, log: LogWriter) -> None:
     """Request what the stream found out it cannot tell, and only then take it off its list."""
     for need in list(needs):
         table = TableRequest(need.schema, need.table)

@@ -19,12 +19,12 @@ from typing import Any
 from tailrace.backoff import Backoff
 from tailrace.capture.repair import keep_verdict, start_over
 from tailrace.capture.snapshots import Admissions, request_needed
-from tailrace.changelog import Bounds, Holder, LogWriter, Retention, Verdict
+from tailrace.changelog import Bounds, Holder, LogWriter, Retention, RetentionOutcome
 from tailrace.changelog.versions import index
 from tailrace.config.values import MIB
 from tailrace.contracts import Source
 from tailrace.control import Store, refuse_lost
-from tailrace.control.ledger import Ledger
+from tailrace.control.ledger import SnapshotLedger
 from tailrace.control.schemas import SchemaRegistry
 from tailrace.errors import Action, LogError, SourceError, TailraceError, decide
 from tailrace.machine import lifeline, signals
@@ -125,7 +125,7 @@ class Tap:
             model = SOURCES.load(request.type).model_validate(request.config)
             self._source = model.open(request.memory_bytes, request.group_commit_s, store)  # type: ignore[attr-defined]
             self._source.on_wait = lambda: self._publish("starting")
-            ledger = Ledger(store)
+            ledger = SnapshotLedger(store)
             admissions = Admissions(ledger, model, log)  # type: ignore[arg-type]
             if self._stopping:
                 return
@@ -173,7 +173,7 @@ class Tap:
                 self._publish("waiting", error=error.as_dict(), retry_in_s=round(left, 1))
             time.sleep(0.05)
 
-    def _publish_blocked(self, verdict: Verdict) -> None:
+    def _publish_blocked(self, verdict: RetentionOutcome) -> None:
         """Say who holds the log above its bound, and the way out."""
         full = f"the log is full ({verdict.bytes / MIB:,.1f} MiB of at most {self._bounds.max_bytes / MIB:,.1f} MiB)"
         self._publish(

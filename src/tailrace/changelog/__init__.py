@@ -5,7 +5,7 @@
 
 from tailrace.changelog.holds import Holds
 from tailrace.changelog.reader import Limits, LogReader, Pending, Trimmed, admissions, earliest, head, tip, trimmed
-from tailrace.changelog.retention import Bounds, Holder, Owner, Retention, Subscriber, Subscribers, Verdict
+from tailrace.changelog.retention import Bounds, Holder, Owner, Retention, RetentionOutcome, Subscriber, Subscribers
 from tailrace.changelog.slices import Slice, read_slice
 from tailrace.changelog.writer import LogWriter
 
@@ -19,11 +19,11 @@ __all__ = [
     "Owner",
     "Pending",
     "Retention",
+    "RetentionOutcome",
     "Slice",
     "Subscriber",
     "Subscribers",
     "Trimmed",
-    "Verdict",
     "admissions",
     "earliest",
     "head",

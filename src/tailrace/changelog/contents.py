@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.change import OPS
-from tailrace.changelog.slices import Column, Part, Slice, inside, read_part
+from tailrace.changelog.slices import Column, FramePart, Slice, inside, read_part
 from tailrace.changelog.storage import Directory
 from tailrace.contracts import Break, Content
 
@@ -68,7 +68,7 @@ def keys(piece: Slice) -> Iterator[Column]:
         yield rows.column("key").filter(pa.array(wanted))
 
 
-def _count(part: Part, rows: pa.RecordBatch, txs: pa.RecordBatch, found: dict[int, _Tally]) -> None:
+def _count(part: FramePart, rows: pa.RecordBatch, txs: pa.RecordBatch, found: dict[int, _Tally]) -> None:
     seq, within = _numbers(rows, "row") + np.int64(part.base), inside(part, rows)
     schema_ids, times = _numbers(rows, "schema_id"), _numbers(txs, "ts_us")[_numbers(rows, "tx")]
     lacks = _true(pc.not_equal(rows.column("unchanged"), pa.scalar("[]")))

@@ -14,7 +14,7 @@ from tailrace.change import LANES
 from tailrace.changelog import frames, manifest
 from tailrace.changelog.contents import contents, keys
 from tailrace.changelog.manifest import FrameRef, Header, Line
-from tailrace.changelog.slices import Part, Slice
+from tailrace.changelog.slices import FramePart, Slice
 from tailrace.changelog.storage import Directory
 from tailrace.contracts import Content
 from tailrace.errors import LogError
@@ -322,8 +322,8 @@ def _replaced(storage: Directory, what: str) -> LogError:
     )
 
 
-def _part(line: Line, frame: FrameRef, start: int, end: int) -> Part:
-    return Part(
+def _part(line: Line, frame: FrameRef, start: int, end: int) -> FramePart:
+    return FramePart(
         segment=frame.segment,
         offset=frame.offset,
         length=frame.length,

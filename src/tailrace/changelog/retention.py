@@ -104,7 +104,7 @@ class Holder:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RetentionOutcome:
     """The outcome of a pass: bytes held, segments dropped, and who holds the log above its bound."""
 
     bytes: int
@@ -123,7 +123,7 @@ class Retention:
         self._storage, self._subscribers = Directory(path), Subscribers(path)
         self._known: dict[str, _Chapter] = {}
 
-    def enforce(self, bounds: Bounds, clock: Callable[[], float] = time.time) -> Verdict:
+    def enforce(self, bounds: Bounds, clock: Callable[[], float] = time.time) -> RetentionOutcome:
         """Drop the oldest manifest files and their segments while they are beyond the bounds and nobody required
         needs them."""
         storage = self._storage
@@ -143,9 +143,11 @@ class Retention:
                 storage.delete(segment)
                 total, dropped = total - sizes.pop(segment), dropped + 1
         if total <= bounds.max_bytes:
-            return Verdict(total, dropped, ())
+            return RetentionOutcome(total, dropped, ())
         oldest = _oldest_end(storage)
-        return Verdict(total, dropped, tuple(_holder(storage, sub, sizes) for sub in required if sub.offset < oldest))
+        return RetentionOutcome(
+            total, dropped, tuple(_holder(storage, sub, sizes) for sub in required if sub.offset < oldest)
+        )
 
     def _chapter(self, name: str) -> _Chapter:
         """Read once: a manifest file that others follow does not change."""

@@ -26,7 +26,7 @@ Column = Any
 
 
 @dataclass(frozen=True)
-class Part:
+class FramePart:
     """One frame of a slice. `low` and `high` cut it by offset where the range ends inside the frame's line."""
 
     segment: str
@@ -48,7 +48,7 @@ class Slice:
     path: str
     source: str
     names: dict[int, tuple[str, str, str]]
-    parts: tuple[Part, ...]
+    parts: tuple[FramePart, ...]
     lane_low: int
     lane_high: int
     version: int | None = None
@@ -65,7 +65,7 @@ class Slice:
 class _Share:
     """A frame's rows of a slice, with their transactions."""
 
-    part: Part
+    part: FramePart
     rows: pa.RecordBatch
     txs: pa.RecordBatch
     lanes: np.ndarray
@@ -91,20 +91,20 @@ def read_slice(piece: Slice) -> Iterator[pa.RecordBatch]:
         yield from _joined(waiting, piece)
 
 
-def read_part(storage: Directory, part: Part) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+def read_part(storage: Directory, part: FramePart) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """A frame's rows and its transactions."""
     buffer = storage.read(part.segment, part.offset, part.length)
     frames.verify(buffer, part.checksum, f"{part.segment}@{part.offset}")
     return frames.decode(buffer)
 
 
-def inside(part: Part, rows: pa.RecordBatch) -> np.ndarray:
+def inside(part: FramePart, rows: pa.RecordBatch) -> np.ndarray:
     """Which rows are in the range."""
     seq = rows.column("row").to_numpy() + np.int64(part.base)
     return (seq >= (part.low or 0)) & (seq < (_END if part.high is None else part.high))
 
 
-def _share(storage: Directory, piece: Slice, part: Part, chosen: np.ndarray | None) -> _Share:
+def _share(storage: Directory, piece: Slice, part: FramePart, chosen: np.ndarray | None) -> _Share:
     """`chosen`: the wanted rows, where that is known."""
     rows, txs = _lanes_of(storage, piece, part)
     lanes = _lanes(part.lanes, piece.lane_low, piece.lane_high)
@@ -115,14 +115,14 @@ def _share(storage: Directory, piece: Slice, part: Part, chosen: np.ndarray | No
     return _Share(part, rows, txs, lanes)
 
 
-def _lanes_of(storage: Directory, piece: Slice, part: Part) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+def _lanes_of(storage: Directory, piece: Slice, part: FramePart) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """A frame's rows in the slice's lanes, and all its transactions."""
     first, last = part.lanes[piece.lane_low], part.lanes[piece.lane_high]
     rows, txs = read_part(storage, part)
     return rows.slice(first, last - first), txs
 
 
-def _last(storage: Directory, piece: Slice, parts: list[Part]) -> list[np.ndarray]:
+def _last(storage: Directory, piece: Slice, parts: list[FramePart]) -> list[np.ndarray]:
     """Where the last change of each key is, frame by frame; a change without a key stands for itself.
 
     A key is in one lane, so no other slice has it. Texts of rows are not looked at."""

@@ -70,7 +70,7 @@ def parse_document(text: str, file: str = "<text>") -> Document:
         raise _refusal("config.many_documents", message, hint, file, nodes[1].start_mark.line + 1)
     if not nodes or not isinstance(nodes[0], yaml.MappingNode):
         raise _syntax("the document is not a mapping of keys to values", file)
-    reader = _Reader(file)
+    reader = _NodeReader(file)
     return Document(file, reader.value(nodes[0], ()), reader.lines)
 
 
@@ -113,7 +113,7 @@ for _tag, _pattern in _SCALARS.items():
     _Loader.add_implicit_resolver(f"{_TAGS}{_tag}", _pattern, None)
 
 
-class _Reader:
+class _NodeReader:
     """Turns nodes into plain values and notes where each stood."""
 
     def __init__(self, file: str) -> None:

@@ -78,7 +78,7 @@ class TableRun:
         return f"{self.schema}.{self.table}"
 
 
-class Ledger:
+class SnapshotLedger:
     """The ledger of all sources in a store."""
 
     def __init__(self, store: Store) -> None:

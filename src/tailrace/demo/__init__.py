@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tailrace.capture.postgres import PostgresSource
-from tailrace.demo.place import Place, claim
+from tailrace.demo.place import DemoFolder, claim
 from tailrace.demo.proof import TableProof, compare
 from tailrace.demo.shop import TABLES, create_shop
-from tailrace.demo.workload import Workload
+from tailrace.demo.workload import ShopWorkload
 from tailrace.supervisor.run import Supervisor
 from tailrace.supervisor.status import Status
 
-__all__ = ["TABLES", "Demo", "Outcome", "Place", "TableProof", "claim"]
+__all__ = ["TABLES", "Demo", "DemoFolder", "Outcome", "TableProof", "claim"]
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class Outcome:
 class Demo:
     """One run on the database at `dsn`, which is the demo's own."""
 
-    def __init__(self, place: Place, dsn: str, *, rate: float) -> None:
+    def __init__(self, place: DemoFolder, dsn: str, *, rate: float) -> None:
         create_shop(dsn)
         self._place, self._dsn = place, dsn
         pipeline, platform = place.documents(dsn)
         assert isinstance(pipeline.source, PostgresSource)
         self._supervisor = Supervisor([pipeline], platform)
-        self._workload = Workload(dsn, pipeline.source.slot_name, rate=rate)
+        self._workload = ShopWorkload(dsn, pipeline.source.slot_name, rate=rate)
         self._finishing = self._stopped = False
 
     def run(self, seconds: float | None, on_tick: Callable[[Status], None]) -> Outcome:

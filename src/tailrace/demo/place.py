@@ -64,7 +64,7 @@ spark:
 
 
 @dataclass(frozen=True)
-class Place:
+class DemoFolder:
     """The demo's directory."""
 
     root: Path
@@ -95,7 +95,7 @@ class Place:
 
 
 @contextmanager
-def claim(root: Path, *, keep: bool) -> Iterator[Place]:
+def claim(root: Path, *, keep: bool) -> Iterator[DemoFolder]:
     """The directory, ours until the end; emptied first unless `keep`."""
     root = root.absolute()
     if root.exists() and not (root / MARKER).exists() and any(root.iterdir()):
@@ -110,7 +110,7 @@ def claim(root: Path, *, keep: bool) -> Iterator[Place]:
             raise SetupError("demo.running", f"a demo runs in {root}", hint=hint) from None
         if not keep:
             _empty(root)
-        yield Place(root)
+        yield DemoFolder(root)
 
 
 def _empty(root: Path) -> None:

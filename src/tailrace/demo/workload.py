@@ -26,7 +26,7 @@ _SKUS = ("tea-green", "tea-black", "cup", "pot", "kettle", "strainer")
 Run = Callable[..., psycopg.Cursor[Any]]
 
 
-class Workload(threading.Thread):
+class ShopWorkload(threading.Thread):
     """Changes about `rate` rows a second until stopped, from the moment the replication slot can see it.
 
     The same seed on an empty shop makes the same sequence of transactions.

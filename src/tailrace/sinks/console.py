@@ -35,8 +35,8 @@ class ConsoleSink(RecordSink):
     def wants_value(self) -> bool:
         return self.format == "json"
 
-    def open(self, delivery: Delivery, span: Span, task: int) -> _Lines:
-        return _Lines(self.format, self.limit)
+    def open(self, delivery: Delivery, span: Span, task: int) -> _PrintedLines:
+        return _PrintedLines(self.format, self.limit)
 
     def commit(self, delivery: Delivery, span: Span, receipts: list[str]) -> None:
         told = [json.loads(receipt) for receipt in receipts if receipt]
@@ -47,7 +47,7 @@ class ConsoleSink(RecordSink):
         sys.stdout.flush()
 
 
-class _Lines:
+class _PrintedLines:
     """A task's share of the lines: its first `limit` by offset travel to the driver in the receipt."""
 
     def __init__(self, form: Literal["pretty", "json"], limit: int) -> None:

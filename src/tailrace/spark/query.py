@@ -29,7 +29,7 @@ from tailrace.spark.checkpoint import Checkpoint
 from tailrace.spark.control import Control, Orders
 from tailrace.spark.passage import find
 from tailrace.spark.records import RecordCarrier
-from tailrace.spark.source import Options, own_source, replaced
+from tailrace.spark.source import ReadOptions, own_source, replaced
 from tailrace.spark.tables import TableCarrier
 from tailrace.spark.task import Count
 from tailrace.spec import Batch, Sharding
@@ -40,7 +40,7 @@ WORKER_LOST = ("Python worker exited unexpectedly", "Python worker failed to con
 
 
 @dataclass(frozen=True)
-class Progress:
+class DeliveryProgress:
     """What a query has delivered since it started. Tables are named `schema.table`.
 
     `offset` is the end of the last delivered batch. `bound_limited` counts batches that more changes waited
@@ -144,7 +144,7 @@ class Query:
         self._log = LogReader(log_path, self._checkpoint.committed(began.offset))
         self._control = Control(state_dir)
         self._orders = Orders()
-        self._progress = Progress(self._checkpoint.committed(began.offset))
+        self._progress = DeliveryProgress(self._checkpoint.committed(began.offset))
         self._failure: BaseException | None = None
         self._stream: StreamingQuery | None = None
 
@@ -165,7 +165,7 @@ class Query:
     def log_id(self) -> str:
         return self._log.log_id
 
-    def progress(self) -> Progress:
+    def progress(self) -> DeliveryProgress:
         """What was delivered so far."""
         with self._lock:
             tables = {name: replace(count) for name, count in self._progress.tables.items()}
@@ -226,10 +226,10 @@ class Query:
             return False
         return True
 
-    def _options(self) -> Options:
+    def _options(self) -> ReadOptions:
         limits = self._flow.limits
         gather = self._sink.gather() or Gather((self._flow.batch.max_ms or 0) / 1000)
-        return Options(
+        return ReadOptions(
             path=str(self._log.storage.root),
             tasks=self._tasks,
             start=self._start,
@@ -268,7 +268,7 @@ class Query:
                 schema = schemas[number]
                 tables.setdefault(f"{schema.schema}.{schema.table}", Count()).add(count)
             limits = self._progress.bound_limited + limited
-            self._progress = Progress(span.end, self._progress.batches + 1, limits, tables)
+            self._progress = DeliveryProgress(span.end, self._progress.batches + 1, limits, tables)
 
 
 def _starting_point(

@@ -35,7 +35,7 @@ FIRST_POLL_S, LAST_POLL_S = 0.004, 0.1
 
 
 @dataclass(frozen=True)
-class Options:
+class ReadOptions:
     """The source's options, which Spark carries as text. Only `path` is needed to read a fixed range."""
 
     path: str
@@ -75,7 +75,7 @@ class Options:
         return {name: str(value) for name, value in vars(self).items() if value is not None}
 
     @classmethod
-    def from_text(cls, options: Mapping[str, str]) -> Options:
+    def from_text(cls, options: Mapping[str, str]) -> ReadOptions:
         """The inverse; keys are matched without case, as Spark does, and unknown ones are Spark's own."""
         given = {name.lower(): text for name, text in options.items()}
         if "path" not in given:
@@ -103,10 +103,10 @@ class LogSource(DataSource):
         return CHANGES_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return RangeReader(Options.from_text(self.options))
+        return RangeReader(ReadOptions.from_text(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(Options.from_text(self.options))
+        return StreamReader(ReadOptions.from_text(self.options))
 
 
 def own_source(query: str) -> type[LogSource]:
@@ -128,7 +128,7 @@ class SlicePartition(InputPartition):
 class RangeReader(DataSourceReader):
     """All that the log retains from `start` on, as it is when the read is planned."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
@@ -146,7 +146,7 @@ class RangeReader(DataSourceReader):
 class StreamReader(DataSourceStreamReader):
     """Plans batches in a process of its own beside the driver; `read` runs in tasks and uses no state."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._plan: Planner | None = None
 
@@ -176,7 +176,7 @@ class StreamReader(DataSourceStreamReader):
 class Planner:
     """Decides where batches end: within the limits, at a transaction's end, not past the target."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._log = LogReader(options.path, options.start)
         self._subscribers = Subscribers(options.path)

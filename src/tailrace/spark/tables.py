@@ -17,7 +17,7 @@ from tailrace.contracts import Content, Delivery, Span
 from tailrace.schema import TableSchema
 from tailrace.sinks.tables import Care, TableSink
 from tailrace.spark.carrier import Carrier, canonical
-from tailrace.spark.source import LogSource, Options
+from tailrace.spark.source import LogSource, ReadOptions
 from tailrace.spark.task import Count
 
 SMALL_BYTES = 8 << 20
@@ -113,7 +113,7 @@ class SparkLog:
             found = pa.Table.from_batches(read_slice(piece), CHANGES)
             if found.num_rows <= jvm.FEW and found.nbytes <= FEW_BYTES:
                 return self._spark.createDataFrame(found, _CHANGES).select(*self._columns)
-        options = Options(
+        options = ReadOptions(
             str(self._path), tasks=self._tasks, start=start, end=end, version=version, last=last, log=self.log_id
         )
         return self._spark.read.format(LogSource.name()).options(**options.as_text()).load().select(*self._columns)

@@ -2,7 +2,7 @@
 
 from tailrace.spec.load import load_pipelines, load_platform
 from tailrace.spec.pipeline import Batch, Metadata, Pipeline, PipelineSpec, Sharding, SinkEntry, SourceEntry
-from tailrace.spec.platform import LogSettings, Platform, Ports, Retention, Retry, SparkSettings, TapSettings
+from tailrace.spec.platform import LogSettings, Platform, Ports, RetentionBounds, Retry, SparkSettings, TapSettings
 from tailrace.spec.schema import json_schema
 
 __all__ = [
@@ -13,7 +13,7 @@ __all__ = [
     "PipelineSpec",
     "Platform",
     "Ports",
-    "Retention",
+    "RetentionBounds",
     "Retry",
     "Sharding",
     "SinkEntry",

@@ -97,7 +97,7 @@ class Sharding(Model):
     ] = None
 
 
-class _Entry(Model):
+class _ConnectorEntry(Model):
     """`{type, config}`: `type` chooses the connector, whose model then reads `config`."""
 
     shelf: ClassVar[Shelf]
@@ -146,14 +146,14 @@ class _Entry(Model):
         return {"title": cls.__name__, "description": plain["description"], "oneOf": alternatives}
 
 
-class SourceEntry(_Entry):
+class SourceEntry(_ConnectorEntry):
     """Where the changes come from."""
 
     shelf = SOURCES
     planned = later.SOURCE
 
 
-class SinkEntry(_Entry):
+class SinkEntry(_ConnectorEntry):
     """Where the changes go."""
 
     shelf = SINKS

@@ -47,7 +47,7 @@ class SparkSettings(Model):
         return conf
 
 
-class Retention(Model):
+class RetentionBounds(Model):
     """How much of a log is kept. What a required sink has not read yet is kept in any case (Law 5)."""
 
     max_bytes: Annotated[ByteSize, Field(ge=1, description="How large the log may be.", examples=["100GiB"])] = 10 * GIB
@@ -57,7 +57,7 @@ class Retention(Model):
 class LogSettings(Model):
     """The change log of each source."""
 
-    retention: Annotated[Retention, Field(description="How much is kept.")] = Retention()
+    retention: Annotated[RetentionBounds, Field(description="How much is kept.")] = RetentionBounds()
     segment_bytes: Annotated[
         ByteSize, Field(ge=1 * MIB, description="Size of a segment file, at most.", examples=["128MB"])
     ] = 64_000_000

@@ -17,7 +17,7 @@ from tailrace.contracts import Delivery
 from tailrace.errors import ConfigError, SinkError
 from tailrace.jvm import reason
 from tailrace.sinks.lake import LakeSink
-from tailrace.sinks.lake.ledger import Entry, Ledger
+from tailrace.sinks.lake.ledger import Entry, TableLedger
 from tailrace.sinks.lake.maintenance import FAILURES, compact, debt_of, expire
 from tailrace.sinks.lake.sql import quoted
 from tailrace.sinks.lake.target import Target, Version
@@ -217,7 +217,7 @@ class Lakehouse:
         schemas = {schema.name: schema for schema in self._log.schemas.values()}
         document = self._pipeline
         delivery = Delivery(document.name, document.metadata.tenant, document.source_id)
-        ledger = Ledger(self._layout.sink(document.name, sink.id) / "tables.json", self._log.log_id)
+        ledger = TableLedger(self._layout.sink(document.name, sink.id) / "tables.json", self._log.log_id)
         for name, entry in sorted(ledger.state.tables.items()):
             target = sink.kept(spark, schemas[name], delivery, self._log.log_id)
             if target.state() is not None:

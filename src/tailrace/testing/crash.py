@@ -38,7 +38,7 @@ PACE_S = 0.02
 _COLUMNS = "id bigint PRIMARY KEY, version bigint, amount numeric(12, 2), body text, tags text[], at timestamptz"
 
 
-class Workload:
+class CrashWorkload:
     """Single-row and 1,000-row transactions over three tables, from one seeded thread."""
 
     def __init__(self, dsn: str, seed: int) -> None:

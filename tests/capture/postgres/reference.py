@@ -9,7 +9,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
-from tailrace.capture.postgres.json_text import Kind
+from tailrace.capture.postgres.json_text import JsonKind
 from tailrace.capture.postgres.relations import KINDS, TypeInfo
 from tests.capture.postgres.wire import SAME, ColumnSpec, Value
 
@@ -153,29 +153,29 @@ class Reference:
             return "null"
         info, text = self.types[oid], value.decode()
         if info.element:
-            return array_json(text, KINDS.get(info.element, Kind.TEXT), info.delimiter)
-        return scalar_json(text, KINDS.get(info.oid, Kind.TEXT))
+            return array_json(text, KINDS.get(info.element, JsonKind.TEXT), info.delimiter)
+        return scalar_json(text, KINDS.get(info.oid, JsonKind.TEXT))
 
 
-def scalar_json(text: str, kind: Kind) -> str:
+def scalar_json(text: str, kind: JsonKind) -> str:
     match kind:
-        case Kind.NUMBER:
+        case JsonKind.NUMBER:
             return text
-        case Kind.FLOAT:
+        case JsonKind.FLOAT:
             return _json(text) if text in ("NaN", "Infinity", "-Infinity") else text
-        case Kind.BOOL:
+        case JsonKind.BOOL:
             return {"t": "true", "f": "false"}[text]
-        case Kind.JSON:
+        case JsonKind.JSON:
             return re.sub(r"[\r\n]", " ", text)
-        case Kind.BYTES:
+        case JsonKind.BYTES:
             return _json(base64.b64encode(bytes.fromhex(text[2:])).decode())
-        case Kind.TIMESTAMP | Kind.TIMESTAMPTZ | Kind.TIME | Kind.TIMETZ:
+        case JsonKind.TIMESTAMP | JsonKind.TIMESTAMPTZ | JsonKind.TIME | JsonKind.TIMETZ:
             return _json(_iso(text, kind))
         case _:
             return _json(text)
 
 
-def array_json(text: str, element: Kind, delimiter: str) -> str:
+def array_json(text: str, element: JsonKind, delimiter: str) -> str:
     """Tokens of an array literal, each turned on its own."""
     body = text[text.index("{") :]
     token = re.compile(r'[{}]|"((?:[^"\\]|\\.)*)"|[^{}"' + re.escape(delimiter) + "]+|" + re.escape(delimiter), re.S)
@@ -191,14 +191,14 @@ def array_json(text: str, element: Kind, delimiter: str) -> str:
     return "".join(out)
 
 
-def _iso(text: str, kind: Kind) -> str:
+def _iso(text: str, kind: JsonKind) -> str:
     found = re.fullmatch(r"((?:\d+-\d\d-\d\d )?\d\d:\d\d:\d\d)(?:\.(\d+))?([+-][\d:]+)?", text)
     if found is None:
         return text
     moment, fraction, zone = found.group(1).replace(" ", "T"), (found.group(2) or "").ljust(6, "0"), found.group(3)
-    if kind is Kind.TIMESTAMPTZ:
+    if kind is JsonKind.TIMESTAMPTZ:
         zone = "Z"
-    elif kind is Kind.TIMETZ and re.fullmatch(r"[+-]\d\d", zone):
+    elif kind is JsonKind.TIMETZ and re.fullmatch(r"[+-]\d\d", zone):
         zone += ":00"
     return f"{moment}.{fraction}{zone or ''}"
 

@@ -11,8 +11,8 @@ from typing import Any
 from tailrace.capture.postgres import PostgresSource
 from tailrace.capture.postgres.numbers import Attribute
 from tailrace.capture.postgres.relations import Relations, TypeInfo
-from tailrace.capture.postgres.rows import Rows
-from tailrace.capture.postgres.setup import Server
+from tailrace.capture.postgres.rows import DecodedRows
+from tailrace.capture.postgres.setup import ServerIdentity
 from tailrace.capture.postgres.stream import PostgresStream
 from tailrace.change import LANES, OPS
 from tailrace.contracts import Capture, Frame
@@ -169,8 +169,8 @@ def offline(arena_bytes: int) -> PostgresStream:
     """An open source without a connection: what it decodes comes from the test."""
     source = PostgresSource.model_validate({"id": "s", "dsn": "postgresql://nowhere/db", "tables": ["*"]})
     stream = PostgresStream(source, 1, 0.0)
-    stream._rows = Rows(arena_bytes)
-    stream._server = Server("1", "1", "db", 0)
+    stream._rows = DecodedRows(arena_bytes)
+    stream._server = ServerIdentity("1", "1", "db", 0)
     stream._catalog = FixedCatalog()  # type: ignore[assignment]
     stream._relations = Relations("db", SchemaBook(), FixedCatalog(), lambda schema, table: True)
     return stream

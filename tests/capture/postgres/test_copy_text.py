@@ -11,7 +11,7 @@ from tailrace.capture.postgres import messages
 from tailrace.capture.postgres import rows as rows_module
 from tailrace.capture.postgres.buffers import Stop
 from tailrace.capture.postgres.relations import Relations
-from tailrace.capture.postgres.rows import Rows
+from tailrace.capture.postgres.rows import DecodedRows
 from tailrace.change import OPS
 from tailrace.contracts import Frame
 from tailrace.schema import SchemaBook
@@ -69,7 +69,7 @@ def _escaped(value: Value) -> bytes:
 
 def _decoded(lines: list[bytes], arena: int) -> list[Frame]:
     relations = _relations()
-    rows, frames = Rows(arena), []
+    rows, frames = DecodedRows(arena), []
     rows.begin(0, 0)
     data, place = bytearray(b"".join(lines)), 0
     while True:

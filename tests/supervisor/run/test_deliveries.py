@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from tailrace.errors import RETRYABLE
 from tailrace.sinks.file import FileSink
-from tailrace.spark.query import Progress
+from tailrace.spark.query import DeliveryProgress
 from tailrace.spark.task import Count
 from tailrace.spec import Platform, load_pipelines
 from tailrace.supervisor.layout import Layout
@@ -53,16 +53,16 @@ def test_bytes_that_were_not_counted_are_not_zero() -> None:
 def test_a_run_of_batches_that_only_the_bound_ended_is_a_warning() -> None:
     pressure = _Pressure()
     for batches in range(1, BOUND_WARNING_BATCHES):
-        assert pressure.warnings(Progress(0, batches, bound_limited=batches)) == ()
-    [warning] = pressure.warnings(Progress(0, BOUND_WARNING_BATCHES, bound_limited=BOUND_WARNING_BATCHES))
+        assert pressure.warnings(DeliveryProgress(0, batches, bound_limited=batches)) == ()
+    [warning] = pressure.warnings(DeliveryProgress(0, BOUND_WARNING_BATCHES, bound_limited=BOUND_WARNING_BATCHES))
     assert "max_events" in warning
 
 
 def test_one_batch_that_took_all_there_was_ends_the_warning() -> None:
     pressure = _Pressure()
-    assert pressure.warnings(Progress(0, 20, bound_limited=20))
-    assert pressure.warnings(Progress(0, 21, bound_limited=20)) == ()
-    assert pressure.warnings(Progress(0, 30, bound_limited=29)) == ()
+    assert pressure.warnings(DeliveryProgress(0, 20, bound_limited=20))
+    assert pressure.warnings(DeliveryProgress(0, 21, bound_limited=20)) == ()
+    assert pressure.warnings(DeliveryProgress(0, 30, bound_limited=29)) == ()
 
 
 def test_a_full_disk_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tailrace.changelog import Trimmed
 from tailrace.control import Store
-from tailrace.control.ledger import Ledger, TableRequest
+from tailrace.control.ledger import SnapshotLedger, TableRequest
 from tailrace.errors import TailraceError
 from tailrace.spark.query import Began
 from tailrace.spec import Pipeline, load_pipelines
@@ -103,7 +103,9 @@ def test_only_tables_that_are_still_captured_are_missed(db: Database, tmp_path: 
     assert found is not None
     [told] = found.warnings()
     assert "rows of public.a that" in told
-    run = Ledger(Store(layout.store)).request("db", "asked", [TableRequest("public", "a")], log_id="log", since=0)
+    run = SnapshotLedger(Store(layout.store)).request(
+        "db", "asked", [TableRequest("public", "a")], log_id="log", since=0
+    )
     assert run
     again = look_back(shop(tmp_path, db.dsn), layout, "log", began)
     assert again is not None and "under way" in again.warnings()[0]

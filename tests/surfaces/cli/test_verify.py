@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from tailrace.errors import ConfigError, SetupError
 from tailrace.spec import load_pipelines, load_platform
-from tailrace.supervisor.verify import Options, Verification, table
+from tailrace.supervisor.verify import Verification, VerifyOptions, table
 from tailrace.supervisor.verify.report import TableReport
 from tailrace.testing import crash
 from tailrace.testing.servers import PostgresServer
@@ -62,7 +62,7 @@ spec:
 
     def verification(self, **options: Any) -> Verification:
         [pipeline] = load_pipelines([self.document])
-        return Verification(pipeline, load_platform(self.platform), Options(**{"patience_s": 60.0, **options}))
+        return Verification(pipeline, load_platform(self.platform), VerifyOptions(**{"patience_s": 60.0, **options}))
 
     def tailrace(self, *options: str) -> subprocess.CompletedProcess[str]:
         line = [sys.executable, "-m", "tailrace", "verify", str(self.document), "--platform-config", str(self.platform)]
@@ -206,7 +206,7 @@ def test_a_sink_that_appends_is_refused(shop: Shop) -> None:
     appending.write_text(text)
     [pipeline] = load_pipelines([appending])
     with pytest.raises(ConfigError, match="keeps tables as the source has them") as refused:
-        Verification(pipeline, load_platform(shop.platform), Options())
+        Verification(pipeline, load_platform(shop.platform), VerifyOptions())
     assert refused.value.code == "verify.not_a_mirror"
 
 

@@ -15,7 +15,7 @@ from pydantic import Field
 from tailrace.config import Dsn, Duration, Model, Secret
 
 if TYPE_CHECKING:
-    from tailrace.capture.postgres.deployment import Part
+    from tailrace.capture.postgres.deployment import ServerObject
     from tailrace.capture.postgres.snapshot.visibility import Visibility
     from tailrace.capture.postgres.stream import PostgresStream
     from tailrace.contracts import ChunkId, Extent, Frame, Staged
@@ -198,19 +198,19 @@ class PostgresSource(Model):
         with closing(PostgresCatalog(self.conninfo())) as catalog:
             return catalog.current_position()
 
-    def deploy(self, resume: Mapping[str, str] | None) -> list[Part]:
+    def deploy(self, resume: Mapping[str, str] | None) -> list[ServerObject]:
         """Make slot and publications ahead of the first run; `resume` is the log's position, if there is a log."""
         from tailrace.capture.postgres import deployment
 
         return deployment.deploy(self, resume)
 
-    def deployed(self) -> list[Part]:
+    def deployed(self) -> list[ServerObject]:
         """What `undeploy` would remove from the server."""
         from tailrace.capture.postgres import deployment
 
         return deployment.deployed(self)
 
-    def undeploy(self) -> list[Part]:
+    def undeploy(self) -> list[ServerObject]:
         """Remove slot and publications; publications that are not ours stay."""
         from tailrace.capture.postgres import deployment
 
@@ -250,9 +250,9 @@ class PostgresSource(Model):
 
     def reset_rows(self, tables: Iterable[TableSchema]) -> Frame:
         """A truncate of each table, as one transaction."""
-        from tailrace.capture.postgres.rows import Rows
+        from tailrace.capture.postgres.rows import DecodedRows
 
-        rows = Rows(1 << 20)
+        rows = DecodedRows(1 << 20)
         rows.begin(0, int(time.time() * 1e6))
         for table in tables:
             rows.add("t", table, None, {"reason": "repair"})

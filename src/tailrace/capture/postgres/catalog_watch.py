@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tailrace.capture.postgres.drift import Drift, Observation, Step
+from tailrace.capture.postgres.drift import Drift, NextVersion, Observation
 from tailrace.capture.postgres.relations import Relations
 from tailrace.contracts import Need
 
@@ -33,7 +33,7 @@ class CatalogWatch:
             self._seen = self._drift.observe(self._relations)
         return self._seen
 
-    def steps(self, seen: Observation) -> list[Step]:
+    def steps(self, seen: Observation) -> list[NextVersion]:
         """The versions that the log does not have yet."""
         return self._drift.steps(seen, self._relations)
 

@@ -29,7 +29,7 @@ RELEASE_S = 10.0
 
 
 @dataclass(frozen=True)
-class Part:
+class ServerObject:
     """A thing at the server. `made`: it was not there before."""
 
     kind: Literal["publication", "slot"]
@@ -38,7 +38,7 @@ class Part:
     made: bool = False
 
 
-def deploy(source: PostgresSource, resume: Mapping[str, str] | None) -> list[Part]:
+def deploy(source: PostgresSource, resume: Mapping[str, str] | None) -> list[ServerObject]:
     """Make what is missing, exactly as the tap would: from now on the server keeps WAL for it.
 
     `resume` is the log's position where there is one; what that needs is only checked, never made anew.
@@ -50,13 +50,13 @@ def deploy(source: PostgresSource, resume: Mapping[str, str] | None) -> list[Par
             return _deploy(source, catalog, stream, resume)
 
 
-def deployed(source: PostgresSource) -> list[Part]:
+def deployed(source: PostgresSource) -> list[ServerObject]:
     """What `undeploy` would remove: the slot, and the publications that are ours."""
     with contextlib.closing(_catalog(source)) as catalog:
         return _deployed(catalog, source)
 
 
-def undeploy(source: PostgresSource) -> list[Part]:
+def undeploy(source: PostgresSource) -> list[ServerObject]:
     """Remove it. A slot that somebody reads is refused before anything is removed."""
     with contextlib.closing(_catalog(source)) as catalog:
         parts = _deployed(catalog, source)
@@ -100,7 +100,7 @@ def _catalog(source: PostgresSource) -> PostgresCatalog:
 
 def _deploy(
     source: PostgresSource, catalog: PostgresCatalog, stream: ReplicationStream, resume: Mapping[str, str] | None
-) -> list[Part]:
+) -> list[ServerObject]:
     server = setup.identify(stream)
     setup.check_server(stream, server, resume)
     tables = setup.matching_tables(catalog, TablePatterns(source.tables), source.publication_name)
@@ -112,12 +112,12 @@ def _deploy(
     parts = [_publication(catalog, name, made=_is_new(catalog, name, before)) for name in names]
     new = catalog.slot(source.slot_name) is None
     position = setup.ensure_slot(catalog, stream, source.slot_name, server, resume)
-    return [*parts, Part("slot", source.slot_name, f"from {lsn_text(position)}", new)]
+    return [*parts, ServerObject("slot", source.slot_name, f"from {lsn_text(position)}", new)]
 
 
-def _deployed(catalog: PostgresCatalog, source: PostgresSource) -> list[Part]:
+def _deployed(catalog: PostgresCatalog, source: PostgresSource) -> list[ServerObject]:
     found = catalog.slot(source.slot_name)
-    slots: list[Part] = []
+    slots: list[ServerObject] = []
     if found is not None and found.plugin == "pgoutput" and found.database == catalog.database():
         if found.active_pid is not None:
             raise SetupError(
@@ -127,18 +127,18 @@ def _deployed(catalog: PostgresCatalog, source: PostgresSource) -> list[Part]:
             )
         health = look(catalog, source.slot_name)
         held = f"{health.held_bytes / MIB:,.1f} MiB of WAL" if health else "WAL"
-        slots = [Part("slot", source.slot_name, f"at {lsn_text(found.confirmed)}, holds {held}")]
+        slots = [ServerObject("slot", source.slot_name, f"at {lsn_text(found.confirmed)}, holds {held}")]
     return [*slots, *_publications(catalog, source)]
 
 
-def _publications(catalog: PostgresCatalog, source: PostgresSource) -> list[Part]:
+def _publications(catalog: PostgresCatalog, source: PostgresSource) -> list[ServerObject]:
     names = publications.published_names(source.publication_name)
     return [_publication(catalog, name) for name in names if catalog.publication_is_ours(name)]
 
 
-def _publication(catalog: PostgresCatalog, name: str, *, made: bool = False) -> Part:
+def _publication(catalog: PostgresCatalog, name: str, *, made: bool = False) -> ServerObject:
     tables = sorted(catalog.publication_tables(name) or ())
-    return Part("publication", name, ", ".join(tables) or "no tables", made)
+    return ServerObject("publication", name, ", ".join(tables) or "no tables", made)
 
 
 def _is_new(catalog: PostgresCatalog, name: str, before: set[str]) -> bool:

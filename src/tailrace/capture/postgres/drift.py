@@ -31,7 +31,7 @@ LOCKED_S, LOCKED_MAX_S = 5.0, 60.0
 
 
 @dataclass(frozen=True)
-class Part:
+class RowFile:
     """Where rows of a table are: the table itself, or a partition.
 
     `file` changes with every rewrite, `touched` with every change of a column, also one that keeps its type; VACUUM
@@ -52,7 +52,7 @@ class Sighting:
 
     relation: Relation
     shape: str
-    parts: dict[str, Part]
+    parts: dict[str, RowFile]
     named: list[str]
 
     def text(self) -> str:
@@ -98,7 +98,7 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class Step:
+class NextVersion:
     """A table's next version; without `before` its first."""
 
     before: TableSchema | None
@@ -154,11 +154,13 @@ class Drift:
         lsn = lsn_number(self._catalog.rows(_POSITION)[0][0])  # after everything above was read
         return Observation(lsn, xmin, xmax, tables, published, gone, versions, away)
 
-    def steps(self, seen: Observation, relations: Relations) -> list[Step]:
+    def steps(self, seen: Observation, relations: Relations) -> list[NextVersion]:
         """The versions that the log does not have yet. Tables of which the stream has told more since are left for
         the next look."""
         since = lsn_text(seen.lsn - 1)  # no commit has an odd position
-        found = [Step(known, relations.drop(known, since)) for known in seen.gone if self._settled(known, relations)]
+        found = [
+            NextVersion(known, relations.drop(known, since)) for known in seen.gone if self._settled(known, relations)
+        ]
         for name, sighting in seen.tables.items():
             known = relations.newest(*name)
             if known is not None and known.columns and seen.versions.get(name) != known.id:
@@ -169,7 +171,7 @@ class Drift:
             self._open.discard(name)
             schema = relations.describe(sighting.relation, since)
             if known is None or schema.follows(known):
-                found.append(Step(known, relations.enter(schema)))
+                found.append(NextVersion(known, relations.enter(schema)))
         return found
 
     def needs(self, seen: Observation, relations: Relations) -> list[Need]:
@@ -308,7 +310,7 @@ def _left_and_returned(was: Remembered, sighting: Sighting) -> bool:
     return bool(was.named) and was.named[0] != sighting.named[0] and was.named[1] == sighting.named[1]
 
 
-def _may_be_emptied(oid: str, part: Part, was: Remembered, truncates: Collection[int]) -> bool:
+def _may_be_emptied(oid: str, part: RowFile, was: Remembered, truncates: Collection[int]) -> bool:
     """Whether a partition has another file than before, or than it was made with, and no truncate of the whole table
     gave it. PostgreSQL does not publish a partition's own truncate; VACUUM FULL leaves the same traces."""
     if int(oid) == was.oid:
@@ -333,7 +335,7 @@ def _sighting(
     )
     relation = Relation(oid, schema, table, identity, listed)
     shape = json.dumps([identity, key, [list(column) for column in columns or ()]])
-    return Sighting(relation, shape, {str(part[0]): Part(*part[1:]) for part in parts or ()}, named)
+    return Sighting(relation, shape, {str(part[0]): RowFile(*part[1:]) for part in parts or ()}, named)
 
 
 _POSITION = """

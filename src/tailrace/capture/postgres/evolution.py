@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from tailrace.capture.postgres.json_text import Kind, put_value, room
+from tailrace.capture.postgres.json_text import JsonKind, put_value, room
 from tailrace.capture.postgres.relations import Catalog, TypeInfo, kinds_of
 from tailrace.errors import SourceError
 from tailrace.schema import Difference, TableSchema, differences, document
@@ -50,7 +50,7 @@ def _defaults(steps: list[Difference], after: TableSchema, catalog: Catalog) -> 
     for each in catalog.attributes(after.relation) if added else ():
         if each.missing is not None and each.number in added:
             info = catalog.type_info(each.type_oid, each.type_modifier)
-            if info.name == added[each.number].type or kinds_of(info)[0] == Kind.TEXT:
+            if info.name == added[each.number].type or kinds_of(info)[0] == JsonKind.TEXT:
                 found[added[each.number].name] = value_json(each.missing, info)
     return found
 

@@ -64,7 +64,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Reading:
+class SlotReading:
     """One look at the slot and at how far the log is behind the server.
 
     `lag_s` is an upper bound: everything older is in the log; None while there is nothing to tell it by.
@@ -140,13 +140,13 @@ class SlotGuard:
         self._slot = slot
         self._samples: deque[tuple[float, SlotHealth]] = deque(maxlen=_SAMPLES)
 
-    def read(self, now: float, settled: int, last_commit_s: float) -> Reading:
+    def read(self, now: float, settled: int, last_commit_s: float) -> SlotReading:
         """One more look, at time `now`, with the log's own position; raises when the slot is lost."""
         health = look(self._catalog, self._slot)
         findings = check(self._slot, health)
         assert health is not None
         self._samples.append((now, health))
-        return Reading(
+        return SlotReading(
             health.wal_status,
             max(0, health.wal_lsn - settled),
             self._lag(now, settled, last_commit_s),

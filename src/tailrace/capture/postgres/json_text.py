@@ -21,7 +21,7 @@ INLINED = {"words": "7040ed545e90861d"}
 function's own file alone: without a change here it would go on with the old ones. A test compares them."""
 
 
-class Kind(IntEnum):
+class JsonKind(IntEnum):
     """How a type's text becomes JSON."""
 
     TEXT = 0
@@ -37,9 +37,11 @@ class Kind(IntEnum):
     ARRAY = 10
 
 
-NUMBER, FLOAT, BOOL, JSON, BYTES = (int(kind) for kind in (Kind.NUMBER, Kind.FLOAT, Kind.BOOL, Kind.JSON, Kind.BYTES))
+NUMBER, FLOAT, BOOL, JSON, BYTES = (
+    int(kind) for kind in (JsonKind.NUMBER, JsonKind.FLOAT, JsonKind.BOOL, JsonKind.JSON, JsonKind.BYTES)
+)
 TIMESTAMP, TIMESTAMPTZ, TIME, TIMETZ, ARRAY = (
-    int(kind) for kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.TIME, Kind.TIMETZ, Kind.ARRAY)
+    int(kind) for kind in (JsonKind.TIMESTAMP, JsonKind.TIMESTAMPTZ, JsonKind.TIME, JsonKind.TIMETZ, JsonKind.ARRAY)
 )
 QUOTE, BACKSLASH, COMMA, OPEN, CLOSE, SPACE = 34, 92, 44, 123, 125, 32
 HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)

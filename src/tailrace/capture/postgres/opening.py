@@ -20,10 +20,10 @@ _ID_LENGTH, _LOG_ID_LENGTH = 37, 16
 
 
 @dataclass(frozen=True)
-class Place:
+class StartingPlace:
     """Where a stream goes on: on which server, from which position, with which publications."""
 
-    server: setup.Server
+    server: setup.ServerIdentity
     standby: bool
     position: int
     publications: tuple[str, ...]
@@ -41,7 +41,7 @@ def find_place(
     stream: ReplicationStream,
     after: LogState,
     waiting: Callable[[], None],
-) -> Place:
+) -> StartingPlace:
     """Slot and publications as the log needs them, made where this is its first time. Raises where it cannot go on.
     `waiting` is called every second while the slot waits for open transactions."""
     standby = catalog.in_recovery()  # before the timeline is asked for: a promotion must not pass unnoticed
@@ -56,7 +56,9 @@ def find_place(
     position = setup.ensure_slot(catalog, stream, config.slot_name, server, after.resume, waiting)
     if config.slot is None:  # one that you named is as you made it
         setup.let_fail_over(catalog, stream, config.slot_name)
-    return Place(server, standby, position, names, _warnings(tables) + _left_out(catalog, config.publication_name))
+    return StartingPlace(
+        server, standby, position, names, _warnings(tables) + _left_out(catalog, config.publication_name)
+    )
 
 
 def heartbeat_s(config: PostgresSource, catalog: PostgresCatalog, *, standby: bool) -> float:

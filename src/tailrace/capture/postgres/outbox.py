@@ -37,7 +37,7 @@ class Prefixes:
         return any(pattern.match(prefix) for pattern in self._patterns)
 
 
-class Outbox:
+class OutboxTagger:
     """A source's outbox: which of its tables and messages are, and the tag on what they bring."""
 
     def __init__(self, prefixes: Iterable[str], tables: tuple[str, ...]) -> None:

@@ -11,26 +11,26 @@ from typing import Protocol
 import numpy as np
 
 from tailrace.capture.postgres.buffers import Tables
-from tailrace.capture.postgres.json_text import Kind
+from tailrace.capture.postgres.json_text import JsonKind
 from tailrace.capture.postgres.messages import Relation
 from tailrace.capture.postgres.numbers import DROPPED, Attribute, Told, numbers_of
 from tailrace.schema import Column, SchemaBook, TableSchema
 
 KINDS = {
-    16: Kind.BOOL,
-    17: Kind.BYTES,
-    20: Kind.NUMBER,
-    21: Kind.NUMBER,
-    23: Kind.NUMBER,
-    26: Kind.NUMBER,
-    114: Kind.JSON,
-    700: Kind.FLOAT,
-    701: Kind.FLOAT,
-    1083: Kind.TIME,
-    1114: Kind.TIMESTAMP,
-    1184: Kind.TIMESTAMPTZ,
-    1266: Kind.TIMETZ,
-    3802: Kind.JSON,
+    16: JsonKind.BOOL,
+    17: JsonKind.BYTES,
+    20: JsonKind.NUMBER,
+    21: JsonKind.NUMBER,
+    23: JsonKind.NUMBER,
+    26: JsonKind.NUMBER,
+    114: JsonKind.JSON,
+    700: JsonKind.FLOAT,
+    701: JsonKind.FLOAT,
+    1083: JsonKind.TIME,
+    1114: JsonKind.TIMESTAMP,
+    1184: JsonKind.TIMESTAMPTZ,
+    1266: JsonKind.TIMETZ,
+    3802: JsonKind.JSON,
 }
 """Built-in types by oid; every other scalar is its text."""
 
@@ -56,7 +56,7 @@ class Catalog(Protocol):
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _KnownRelation:
     relation: Relation
     schema: TableSchema
     types: tuple[TypeInfo, ...]
@@ -71,7 +71,7 @@ class Relations:
         self._book = book
         self._catalog = catalog
         self._wanted = wanted
-        self._entries: dict[int, _Entry] = {}
+        self._entries: dict[int, _KnownRelation] = {}
         self._heard: dict[int, Relation] = {}
         self.doubtful: list[tuple[str, str]] = []
         """Tables of which a message may have meant other columns than it was taken for. Whoever has them read anew
@@ -97,7 +97,7 @@ class Relations:
         wanted = self._wanted(relation.schema, relation.table)
         if wanted:
             schema = self._book.enter(self._numbered(schema, relation, xid))
-        self._entries[relation.oid] = _Entry(relation, schema, types, wanted)
+        self._entries[relation.oid] = _KnownRelation(relation, schema, types, wanted)
         self._build()
         return schema if wanted else None
 
@@ -207,5 +207,5 @@ def table_seed(schema: TableSchema) -> int:
 def kinds_of(info: TypeInfo) -> tuple[int, int, int]:
     """(kind, element kind, delimiter) for the kernel."""
     if info.element:
-        return Kind.ARRAY, KINDS.get(info.element, Kind.TEXT), ord(info.delimiter)
-    return KINDS.get(info.oid, Kind.TEXT), Kind.TEXT, ord(",")
+        return JsonKind.ARRAY, KINDS.get(info.element, JsonKind.TEXT), ord(info.delimiter)
+    return KINDS.get(info.oid, JsonKind.TEXT), JsonKind.TEXT, ord(",")

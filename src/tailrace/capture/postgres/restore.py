@@ -38,7 +38,7 @@ def check_restored(dsn: str, catalog: PostgresCatalog, resume: Mapping[str, str]
         _check_commit(catalog, stream, Reached.of(resume))
 
 
-def _check_end(catalog: PostgresCatalog, server: setup.Server, resume: Mapping[str, str]) -> None:
+def _check_end(catalog: PostgresCatalog, server: setup.ServerIdentity, resume: Mapping[str, str]) -> None:
     if lsn_number(resume["lsn"]) <= server.flushed:
         return
     text = f"the log is at {resume['lsn']}, but the server's WAL ends at {lsn_text(server.flushed)}"

@@ -20,7 +20,7 @@ from tailrace.schema import TableSchema
 MAX_ROWS = 1 << 17
 
 
-class Rows:
+class DecodedRows:
     """Rows decoded and not yet appended. Its size never depends on a transaction's size, only on one row's."""
 
     def __init__(self, arena_bytes: int) -> None:

@@ -27,7 +27,7 @@ _Candidate = tuple[Table, tuple[tuple[str, str], ...]]
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerIdentity:
     """Who the server is: a position means something only there."""
 
     system: str
@@ -46,9 +46,9 @@ class Server:
         }
 
 
-def identify(stream: ReplicationStream) -> Server:
+def identify(stream: ReplicationStream) -> ServerIdentity:
     [(system, timeline, flushed, database)] = stream.command("IDENTIFY_SYSTEM")
-    return Server(str(system), str(timeline), str(database), lsn_number(str(flushed)))
+    return ServerIdentity(str(system), str(timeline), str(database), lsn_number(str(flushed)))
 
 
 def check_settings(catalog: PostgresCatalog) -> None:
@@ -137,7 +137,7 @@ def ensure_slot(
     catalog: PostgresCatalog,
     stream: ReplicationStream,
     slot: str,
-    server: Server,
+    server: ServerIdentity,
     resume: Mapping[str, str] | None,
     waiting: Callable[[], None] = lambda: None,
 ) -> int:
@@ -196,7 +196,7 @@ def end_zombie(catalog: PostgresCatalog, slot: str, application: str) -> None:
             catalog.end_reader(found.active_pid, application)
 
 
-def check_server(stream: ReplicationStream, server: Server, resume: Mapping[str, str] | None) -> None:
+def check_server(stream: ReplicationStream, server: ServerIdentity, resume: Mapping[str, str] | None) -> None:
     """A position means something only in the database it is from, on a server whose history has it."""
     if resume is None:
         return

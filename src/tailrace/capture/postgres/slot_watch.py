@@ -45,7 +45,7 @@ class SlotWatch:
             if decide(error) is Action.STOP:
                 raise
 
-    def _show(self, reading: health.Reading, at: float) -> None:
+    def _show(self, reading: health.SlotReading, at: float) -> None:
         self._vitals.take(reading, at)
         self.warnings = [f"{one.message}: {one.hint}" for one in reading.findings]
 

@@ -17,14 +17,14 @@ from tailrace.capture.postgres.catalog_watch import CatalogWatch
 from tailrace.capture.postgres.connection import Feedback, ReplicationStream
 from tailrace.capture.postgres.drift import Drift, Observation
 from tailrace.capture.postgres.kernel import WAL_HEADER
-from tailrace.capture.postgres.outbox import Outbox
+from tailrace.capture.postgres.outbox import OutboxTagger
 from tailrace.capture.postgres.pace import Pace
 from tailrace.capture.postgres.patterns import TablePatterns
 from tailrace.capture.postgres.publication_watch import ASPECT, PublicationWatch
 from tailrace.capture.postgres.reached import Reached
 from tailrace.capture.postgres.relations import Relations
 from tailrace.capture.postgres.restore import check_restored
-from tailrace.capture.postgres.rows import Rows
+from tailrace.capture.postgres.rows import DecodedRows
 from tailrace.capture.postgres.slot_watch import HEARTBEAT, SlotWatch
 from tailrace.capture.postgres.vitals import Vitals
 from tailrace.contracts import Capture, LogState, Need
@@ -55,9 +55,9 @@ class PostgresStream:
         self._store = store
         self._pace = Pace(group_commit_s)
         # The arena, the frame made of it and its serialised form are alive at once.
-        self._rows = Rows(min(MAX_ARENA_BYTES, max(MIN_ARENA_BYTES, memory_bytes // 4)))
+        self._rows = DecodedRows(min(MAX_ARENA_BYTES, max(MIN_ARENA_BYTES, memory_bytes // 4)))
         self._patterns = TablePatterns(config.tables)
-        self._outbox = Outbox(config.outbox.prefixes, config.outbox.tables)
+        self._outbox = OutboxTagger(config.outbox.prefixes, config.outbox.tables)
         self._catalog = PostgresCatalog(config.conninfo(), lock_s=LOCK_S)
         self._rows.load_decoder(Relations("", SchemaBook(), self._catalog, self._patterns.match))
         self._stream: ReplicationStream | None = None

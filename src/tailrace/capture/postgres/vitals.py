@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tailrace.capture.postgres.health import Reading
+from tailrace.capture.postgres.health import SlotReading
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Vitals:
     safe_wal_size: int | None = None
     time_to_loss_s: float | None = None
 
-    def take(self, reading: Reading, at: float) -> None:
+    def take(self, reading: SlotReading, at: float) -> None:
         """The slot's part, from a new look at it."""
         self.slot_at = at
         self.wal_status, self.lag_bytes, self.lag_s = reading.wal_status, reading.lag_bytes, reading.lag_s

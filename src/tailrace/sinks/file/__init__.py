@@ -12,7 +12,7 @@ from tailrace.change import CHANGES
 from tailrace.config import ByteSize, Duration, Model
 from tailrace.contracts import Delivery, Gather, RecordSink, Span
 from tailrace.sinks.file.layout import explained
-from tailrace.sinks.file.ledger import Ledger
+from tailrace.sinks.file.ledger import FileLedger
 from tailrace.sinks.file.writer import Codec, FileWriter
 
 _ROUTING = ("schema", "table", "ts_us", "lane")
@@ -81,5 +81,5 @@ class FileSink(RecordSink):
         with explained(self.path):
             self._ledger(delivery).commit(span, receipts)
 
-    def _ledger(self, delivery: Delivery) -> Ledger:
-        return Ledger(self.path, f"{delivery.pipeline}.{self.id}")
+    def _ledger(self, delivery: Delivery) -> FileLedger:
+        return FileLedger(self.path, f"{delivery.pipeline}.{self.id}")

@@ -30,7 +30,7 @@ class Page:
     renames: list[tuple[str, str]] = field(default_factory=list)
 
 
-class Ledger:
+class FileLedger:
     """The ledger of one sink of one pipeline under `root`. Used by the driver only."""
 
     def __init__(self, root: Path, owner: str) -> None:

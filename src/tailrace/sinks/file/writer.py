@@ -71,7 +71,7 @@ class FileWriter:
         file = self._open.get(table)
         if file is None:
             staged = self.staging / uuid.uuid4().hex
-            file = _Lines(staged) if self.codec is None else _Parquet(staged, self.codec)
+            file = _StagedLines(staged) if self.codec is None else _Parquet(staged, self.codec)
             self._open[table], self._days[table] = file, day
         if file.append(rows) >= self.roll_bytes:
             self._close(table)
@@ -147,7 +147,7 @@ class _Staged(ABC):
         self._file.close()
 
 
-class _Lines(_Staged):
+class _StagedLines(_Staged):
     """Each value and a line feed, joined by Arrow: no Python per row."""
 
     def append(self, rows: pa.RecordBatch) -> int:

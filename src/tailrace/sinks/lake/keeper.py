@@ -20,7 +20,7 @@ from tailrace.contracts import Delivery, Span
 from tailrace.errors import LogError
 from tailrace.failpoints import failpoint
 from tailrace.schema import TableSchema
-from tailrace.sinks.lake.ledger import Entry, Ledger
+from tailrace.sinks.lake.ledger import Entry, TableLedger
 from tailrace.sinks.lake.maintenance import FAILURES, LakeCare, Turns
 from tailrace.sinks.lake.share import Share, shares_of, steps
 from tailrace.sinks.lake.table import KeptTable
@@ -37,7 +37,7 @@ CONFLICT_TRIES = 5
 class LakeKeeper:
     def __init__(self, sink: LakeSink, spark: SparkSession, delivery: Delivery, log: Log, state_dir: Path) -> None:
         self._sink, self._spark, self._delivery, self._log = sink, spark, delivery, log
-        self._ledger = Ledger(state_dir / "tables.json", log.log_id)
+        self._ledger = TableLedger(state_dir / "tables.json", log.log_id)
         self._tables: dict[str, KeptTable] = {}
         self._schemas: dict[str, TableSchema] = {}
         self._tended: dict[str, Target] = {}

@@ -30,7 +30,7 @@ class State:
     tables: dict[str, Entry] = field(default_factory=dict)
 
 
-class Ledger:
+class TableLedger:
     """The file, and its content in memory."""
 
     def __init__(self, file: Path, log_id: str) -> None:

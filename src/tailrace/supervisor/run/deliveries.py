@@ -13,7 +13,7 @@ from tailrace.contracts import Delivery, Sink
 from tailrace.errors import Action, SparkError, TailraceError, decide
 from tailrace.machine.space import full_disk
 from tailrace.sinks.tables import Care
-from tailrace.spark.query import Progress, Query, start_query
+from tailrace.spark.query import DeliveryProgress, Query, start_query
 from tailrace.spark.task import Count
 from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.layout import Layout
@@ -56,7 +56,7 @@ class SinkRunner(threading.Thread):
         self._target: int | None = None
         self._state: SinkState = "starting"
         self._error: TailraceError | None = None
-        self._past = Progress(UNKNOWN)
+        self._past = DeliveryProgress(UNKNOWN)
         self._pressure = _Pressure()
 
     @property
@@ -117,7 +117,7 @@ class SinkRunner(threading.Thread):
         kept = (self._missed, self._query, self._care)
         return tuple(warning for each in kept if each is not None for warning in each.warnings())
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> DeliveryProgress:
         """What this run delivered, over all its queries."""
         query = self._query
         return self._past if query is None else _sum(self._past, query.progress())
@@ -180,7 +180,7 @@ class _Pressure:
     def __init__(self) -> None:
         self._batches = self._limited = self._in_a_row = 0
 
-    def warnings(self, progress: Progress) -> tuple[str, ...]:
+    def warnings(self, progress: DeliveryProgress) -> tuple[str, ...]:
         batches, limited = progress.batches - self._batches, progress.bound_limited - self._limited
         if batches:
             self._in_a_row = self._in_a_row + batches if batches == limited else 0
@@ -190,8 +190,8 @@ class _Pressure:
         return ("every batch ends at its bound while more waits: raise spec.batch.max_events or max_bytes",)
 
 
-def _sum(past: Progress, now: Progress) -> Progress:
+def _sum(past: DeliveryProgress, now: DeliveryProgress) -> DeliveryProgress:
     tables = {name: replace(count) for name, count in past.tables.items()}
     for name, count in now.tables.items():
         tables.setdefault(name, Count()).add(count)
-    return Progress(now.offset, past.batches + now.batches, past.bound_limited + now.bound_limited, tables)
+    return DeliveryProgress(now.offset, past.batches + now.batches, past.bound_limited + now.bound_limited, tables)

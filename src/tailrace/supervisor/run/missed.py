@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, cast
 
 from tailrace.control import Store
-from tailrace.control.ledger import Ledger
+from tailrace.control.ledger import SnapshotLedger
 from tailrace.errors import TailraceError
 from tailrace.spec import Pipeline
 from tailrace.supervisor.layout import Layout
@@ -41,7 +41,7 @@ class Missed:
         read: Callable[[], Mapping[str, bool]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`read` tells which tables were read again, or are being read; see `Ledger.read_since`."""
+        """`read` tells which tables were read again, or are being read; see `SnapshotLedger.read_since`."""
         self._began, self._rows, self._tables, self._read, self._clock = began, rows, tables, read, clock
         self._told: tuple[str, ...] = ()
         self._due = 0.0
@@ -76,7 +76,7 @@ def look_back(pipeline: Pipeline, layout: Layout, log_id: str, began: Began) -> 
     missed, source = began.missed, cast("PostgresSource", pipeline.source)
     if missed is None:
         return None
-    ledger = cache(lambda: Ledger(Store(layout.store)))  # opened when it is first asked
+    ledger = cache(lambda: SnapshotLedger(Store(layout.store)))  # opened when it is first asked
     tables: Sequence[str] = missed.tables
     with suppress(TailraceError):  # a database that is away: a table that it no longer has is named all the same
         captured = {f"{schema}.{table}" for schema, table, _ in source.snapshot_tables()}

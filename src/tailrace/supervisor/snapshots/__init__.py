@@ -21,7 +21,7 @@ from tailrace.capture.postgres import PostgresSource, Snapshot
 from tailrace.capture.staging import keep_only, left_behind
 from tailrace.changelog import LogReader
 from tailrace.contracts import ChunkId, Extent, Staged
-from tailrace.control.ledger import Ledger, Run, TableRequest, TableRun
+from tailrace.control.ledger import Run, SnapshotLedger, TableRequest, TableRun
 from tailrace.errors import Action, SourceError, TailraceError, decide, located
 from tailrace.failpoints import failpoint
 from tailrace.machine.space import full_disk
@@ -54,7 +54,7 @@ AGAIN = "failed before"
 class Snapshots:
     """`step` does what can be done now and returns; nothing of it blocks on the tap."""
 
-    def __init__(self, source: PostgresSource, ledger: Ledger, read: Read, backoff: Backoff) -> None:
+    def __init__(self, source: PostgresSource, ledger: SnapshotLedger, read: Read, backoff: Backoff) -> None:
         self._source, self._ledger, self._read, self._backoff = source, ledger, read, backoff
         self._pool = ThreadPoolExecutor(source.snapshot.max_parallel_chunks, "snapshot")
         self._reading: dict[Future[list[Outcome]], Task] = {}
@@ -332,7 +332,7 @@ def start_snapshots(spark: SparkSession, tap: TapProcess, layout: Layout, platfo
     source = cast(PostgresSource, tap.source)
     folder = layout.staged(source.id)
     read = ReadInSpark(spark, ReadHere(source, folder))
-    snapshots = Snapshots(source, Ledger(layout.open_store()), read, Backoff(*platform.retry.seconds()))
+    snapshots = Snapshots(source, SnapshotLedger(layout.open_store()), read, Backoff(*platform.retry.seconds()))
 
     snapshots.recover(folder)
 

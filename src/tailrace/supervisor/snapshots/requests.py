@@ -10,7 +10,7 @@ from tailrace.capture.postgres import PostgresSource
 from tailrace.capture.postgres.patterns import TablePatterns
 from tailrace.capture.repair import ASKED
 from tailrace.changelog import LogReader
-from tailrace.control.ledger import Ledger, Run, TableRequest, TableRun
+from tailrace.control.ledger import Run, SnapshotLedger, TableRequest, TableRun
 from tailrace.errors import ConfigError
 from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.layout import Layout, is_running
@@ -22,7 +22,7 @@ BESIDE = frozenset({REQUESTED, "verify"})
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """A run and its tables."""
 
     run: Run
@@ -47,7 +47,7 @@ class SnapshotRequests:
     def __init__(self, pipeline: Pipeline, platform: Platform) -> None:
         self._layout, self._pipeline = Layout(platform.data_dir), pipeline
         self._source = cast(PostgresSource, pipeline.source)
-        self._ledger = Ledger(self._layout.open_store())
+        self._ledger = SnapshotLedger(self._layout.open_store())
         self.warnings: list[str] = []
 
     def request(self, patterns: Sequence[str], where: str | None, *, repair: bool = False) -> str:
@@ -72,9 +72,9 @@ class SnapshotRequests:
         reason = ASKED if repair else REQUESTED
         return self._ledger.request(self._source.id, reason, wanted, log_id=log.log_id, since=0)
 
-    def progress(self, run: str) -> Progress:
+    def progress(self, run: str) -> RunProgress:
         working = is_running(self._layout, self._pipeline.name)
-        return Progress(self._ledger.run(run), tuple(self._ledger.tables(run)), working)
+        return RunProgress(self._ledger.run(run), tuple(self._ledger.tables(run)), working)
 
     def active(self) -> list[Run]:
         return self._ledger.runs(self._source.id, "active")

@@ -11,7 +11,7 @@ from tailrace.capture.postgres import PostgresSource
 from tailrace.capture.postgres.patterns import TablePatterns
 from tailrace.changelog import LogReader, head
 from tailrace.contracts import Delivery
-from tailrace.control.ledger import Ledger
+from tailrace.control.ledger import SnapshotLedger
 from tailrace.errors import ConfigError, SinkError, SourceError
 from tailrace.schema import SchemaBook, TableSchema
 from tailrace.sinks.lake import LakeSink
@@ -33,7 +33,7 @@ OF_A_TABLE = ("verify.halted", "verify.restless", "verify.too_much", "sink.mark_
 
 
 @dataclass(frozen=True)
-class Options:
+class VerifyOptions:
     """What is compared. `limit`: differing rows of a table that are shown in detail."""
 
     sink: str | None = None
@@ -44,7 +44,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Step:
+class VerifyProgress:
     """How far a verification is: `report` is the table's so far, `estimate` its rows, `waiting` what it waits for."""
 
     report: TableReport
@@ -52,7 +52,7 @@ class Step:
     waiting: str = ""
 
 
-OnStep = Callable[[Step], None]
+OnStep = Callable[[VerifyProgress], None]
 
 
 READING = ("initial", "always", "when_needed")
@@ -62,7 +62,7 @@ READING = ("initial", "always", "when_needed")
 class Verification:
     """Of one pipeline. Everything that can be refused is refused when it is made."""
 
-    def __init__(self, pipeline: Pipeline, platform: Platform, options: Options) -> None:
+    def __init__(self, pipeline: Pipeline, platform: Platform, options: VerifyOptions) -> None:
         self._pipeline, self._platform, self._options = pipeline, platform, options
         self._layout = Layout(platform.data_dir)
         self._source = cast(PostgresSource, pipeline.source)
@@ -71,7 +71,7 @@ class Verification:
         self._log_id = LogReader(self._log, 0).log_id  # raises `log.missing`
         self._refuse_second_writer()
         self._tables = self._matching()
-        self._ledger = Ledger(self._layout.open_store())
+        self._ledger = SnapshotLedger(self._layout.open_store())
 
     def run(self, on_step: OnStep) -> list[TableReport]:
         """`compare` in a Spark session of its own."""
@@ -166,7 +166,7 @@ class _Table:
             whole._layout.verifying(whole._pipeline.name),
             self._report,
             limit=options.limit,
-            on_rows=lambda report: self._on_step(Step(report, estimate)),
+            on_rows=lambda report: self._on_step(VerifyProgress(report, estimate)),
         )
         verification.run()
         if options.repair and self._report.differing:
@@ -216,7 +216,7 @@ class _Table:
         return found
 
     def _say(self, text: str) -> None:
-        self._on_step(Step(self._report, self._estimate, text))
+        self._on_step(VerifyProgress(self._report, self._estimate, text))
 
 
 def _sinks(pipeline: Pipeline, wanted: str | None) -> list[LakeSink]:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from tailrace.capture.postgres import PostgresSource
 from tailrace.changelog import tip
 from tailrace.errors import SetupError, SinkError
-from tailrace.sinks.lake.ledger import Entry, Ledger
+from tailrace.sinks.lake.ledger import Entry, TableLedger
 from tailrace.sinks.lake.target import PLAN, Shape, Target
 
 POLL_S = 0.2
@@ -85,7 +85,7 @@ class Passage:
 
     def _settled(self, table: str) -> int:
         """The offset below which nothing waits for the table."""
-        state = Ledger(self._marks, self._log_id).state
+        state = TableLedger(self._marks, self._log_id).state
         entry = state.tables.get(table, Entry())
         if entry.reason:
             raise SinkError("verify.halted", f"the table halted: {entry.reason}", where=table)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tailrace.contracts import Extent
-from tailrace.control.ledger import Ledger, TableRequest
+from tailrace.control.ledger import SnapshotLedger, TableRequest
 from tailrace.errors import SetupError, SinkError
 from tailrace.schema import TableSchema
 from tailrace.sinks.lake.target import Target, viewed
@@ -23,7 +23,12 @@ class Repair:
     """Of one table, after its verification."""
 
     def __init__(
-        self, verification: TableVerification, ledger: Ledger, source: str, log_id: str, say: Callable[[str], None]
+        self,
+        verification: TableVerification,
+        ledger: SnapshotLedger,
+        source: str,
+        log_id: str,
+        say: Callable[[str], None],
     ) -> None:
         self._verification, self._ledger = verification, ledger
         self._source, self._log_id, self._say = source, log_id, say

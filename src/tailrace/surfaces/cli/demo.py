@@ -16,7 +16,7 @@ from tailrace.errors import SinkError
 from tailrace.surfaces.cli.output import Json, guard, say, say_json
 
 if TYPE_CHECKING:
-    from tailrace.demo import Outcome, Place
+    from tailrace.demo import DemoFolder, Outcome
     from tailrace.testing.servers import PostgresServer
 
 DIRECTORY = Path("tailrace-demo")
@@ -46,7 +46,7 @@ def demo(
 
 
 @contextmanager
-def _database(place: Place) -> Iterator[PostgresServer]:
+def _database(place: DemoFolder) -> Iterator[PostgresServer]:
     """PostgreSQL refuses to run as root; the user it then runs as may have no way into our directory."""
     from tailrace.testing.servers import PostgresServer
     from tailrace.testing.servers.process import reachable, unprivileged
@@ -69,7 +69,7 @@ def _first_run() -> str:
     return "" if kept > source else " compiling the decoder takes a minute, the first time only"
 
 
-def _explain(place: Place, psql: str, dsn: str) -> None:
+def _explain(place: DemoFolder, psql: str, dsn: str) -> None:
     change = "UPDATE customers SET name = 'Ada Lovelace' WHERE id = 1"
     command = f'{shlex.quote(psql)} {dsn} -c "{change}"'
     find = f"grep -rh 'Ada Lovelace' {shlex.quote(str(place.files / 'public.customers'))} | tail -n 1"
@@ -80,7 +80,7 @@ def _explain(place: Place, psql: str, dsn: str) -> None:
     _tell("Ctrl-C ends it")
 
 
-def _report(outcome: Outcome, place: Place, as_json: bool) -> None:
+def _report(outcome: Outcome, place: DemoFolder, as_json: bool) -> None:
     if outcome.differing:
         raise SinkError(
             "demo.unequal",
@@ -101,7 +101,7 @@ def _report(outcome: Outcome, place: Place, as_json: bool) -> None:
     say(f"the tables themselves are in {place.lake}, as Delta; ask them:\n  {_query(place)}")
 
 
-def _query(place: Place) -> str:
+def _query(place: DemoFolder) -> str:
     documents = f"{shlex.quote(str(place.root / 'pipeline.yaml'))} --platform-config {place.root / 'platform.yaml'}"
     return f"tailrace lakehouse query {documents} --table public.orders --limit 5"
 

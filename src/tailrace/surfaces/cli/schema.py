@@ -11,7 +11,7 @@ import typer
 from tailrace.surfaces.cli.output import Json, guard
 
 
-class Kind(Enum):
+class Document(Enum):
     """The documents there are."""
 
     PIPELINE = "pipeline"
@@ -19,7 +19,7 @@ class Kind(Enum):
 
 
 def schema(
-    document: Annotated[Kind, typer.Argument(help="Which document.")] = Kind.PIPELINE, as_json: Json = False
+    document: Annotated[Document, typer.Argument(help="Which document.")] = Document.PIPELINE, as_json: Json = False
 ) -> None:
     """Print the JSON Schema of a document, with every connector. It is JSON with and without --json."""
     with guard(as_json):

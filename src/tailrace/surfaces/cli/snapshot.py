@@ -17,7 +17,7 @@ from tailrace.surfaces.cli.progress import in_terminal, lines, progress_bar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tailrace.supervisor.snapshots.requests import Progress, SnapshotRequests
+    from tailrace.supervisor.snapshots.requests import RunProgress, SnapshotRequests
 
 POLL_S = 0.5
 
@@ -62,7 +62,7 @@ def _cancel(requests: SnapshotRequests, as_json: bool) -> None:
         say(f"cancelled {', '.join(cancelled)}" if cancelled else "no snapshot is under way")
 
 
-def _watch(requests: SnapshotRequests, run: str) -> Progress:
+def _watch(requests: SnapshotRequests, run: str) -> RunProgress:
     """Until it is over, the user leaves, or nobody works on it."""
     progress = requests.progress(run)
     try:
@@ -77,7 +77,7 @@ def _watch(requests: SnapshotRequests, run: str) -> Progress:
     return progress
 
 
-def _tell(progress: Progress, as_json: bool) -> None:
+def _tell(progress: RunProgress, as_json: bool) -> None:
     run = progress.run
     if as_json:
         say_json(
@@ -100,7 +100,7 @@ def _tell(progress: Progress, as_json: bool) -> None:
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[[Progress], None]]:
+def _bar() -> Iterator[Callable[[RunProgress], None]]:
     """Rows, rate and time left."""
     if not in_terminal():
         yield lines(_line)
@@ -112,6 +112,6 @@ def _bar() -> Iterator[Callable[[Progress], None]]:
         yield lambda found: bar.update(task, completed=found.rows, total=found.estimate)
 
 
-def _line(found: Progress) -> str:
+def _line(found: RunProgress) -> str:
     of = f" of about {found.estimate:,}" if found.estimate else ""
     return f"snapshot {found.run.id}: {found.rows:,}{of} rows"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from rich.progress import TaskID
 
-    from tailrace.supervisor.verify import Step
+    from tailrace.supervisor.verify import VerifyProgress
     from tailrace.supervisor.verify.report import Shown, TableReport
 
 
@@ -44,10 +44,10 @@ def verify(
     differ."""
     with guard(as_json):
         from tailrace.spec import load_pipelines, load_platform
-        from tailrace.supervisor.verify import Options, Verification
+        from tailrace.supervisor.verify import Verification, VerifyOptions
 
         [pipeline] = load_pipelines([file])
-        options = Options(sink, tuple(table or ()), repair, limit, patience)
+        options = VerifyOptions(sink, tuple(table or ()), repair, limit, patience)
         verification = Verification(pipeline, load_platform(platform_config), options)
         with _bar() as show:
             reports = verification.run(show)
@@ -92,7 +92,7 @@ def _line(shown: Shown, values: bool) -> str:
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[[Step], None]]:
+def _bar() -> Iterator[Callable[[VerifyProgress], None]]:
     """Rows, rate and what is waited for."""
     if not in_terminal():
         yield lines(_told)
@@ -100,7 +100,7 @@ def _bar() -> Iterator[Callable[[Step], None]]:
     with progress_bar("{task.completed:,.0f} rows {task.fields[waiting]}") as bar:
         tasks: dict[str, TaskID] = {}
 
-        def show(step: Step) -> None:
+        def show(step: VerifyProgress) -> None:
             name = f"{step.report.sink} {step.report.table}"
             if name not in tasks:
                 tasks[name] = bar.add_task(name, total=step.estimate, waiting="")
@@ -109,6 +109,6 @@ def _bar() -> Iterator[Callable[[Step], None]]:
         yield show
 
 
-def _told(step: Step) -> str:
+def _told(step: VerifyProgress) -> str:
     waiting = f", {step.waiting}" if step.waiting else ""
     return f"{step.report.sink} {step.report.table}: {step.report.rows:,} rows{waiting}"

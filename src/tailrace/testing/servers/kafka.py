@@ -13,7 +13,7 @@ from pathlib import Path
 from tailrace.errors import SetupError
 from tailrace.machine.java import java_home
 from tailrace.machine.maven import fetch_jars
-from tailrace.testing.servers.lifecycle import Server
+from tailrace.testing.servers.lifecycle import LocalServer
 from tailrace.testing.servers.process import ServerProcess, free_port
 
 VERSION = "4.3.0"
@@ -45,7 +45,7 @@ _SETTINGS = {
 }
 
 
-class KafkaBroker(Server):
+class KafkaBroker(LocalServer):
     """One broker without authentication. Topics have 4 partitions by default; none is created by accident."""
 
     def __init__(self, directory: Path | None = None, heap: str = "256m") -> None:

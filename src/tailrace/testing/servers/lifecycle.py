@@ -15,7 +15,7 @@ _PORT_ATTEMPTS = 5
 _PORT_TAKEN = ("Address already in use", "BindException")
 
 
-class Server(ABC):
+class LocalServer(ABC):
     """A server that keeps its port and data through any number of `start`, `stop` and `kill`.
 
     Without a `directory` the data live in a temporary one, removed by `close()` or with the object; with one

@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 from tailrace.errors import SetupError
-from tailrace.testing.servers.lifecycle import Server
+from tailrace.testing.servers.lifecycle import LocalServer
 from tailrace.testing.servers.postgres_binaries import CLIENT_MAJOR, Installation, give, installation
 from tailrace.testing.servers.process import ServerProcess, reachable, unprivileged
 
@@ -36,7 +36,7 @@ DEFAULT_SETTINGS = {
 _STATUS_LINE = 7
 
 
-class PostgresServer(Server):
+class PostgresServer(LocalServer):
     """One PostgreSQL with password authentication for the superuser `postgres`.
 
     `settings` are added to `DEFAULT_SETTINGS`; changing `self.settings` takes effect at the next `start()`.

@@ -22,7 +22,7 @@ from tailrace.capture.postgres.catalog import PostgresCatalog, refused
 from tailrace.capture.postgres.messages import lsn_number, lsn_text
 from tailrace.capture.postgres.publications import published_names
 from tailrace.capture.postgres.relations import Relations
-from tailrace.capture.postgres.rows import Rows
+from tailrace.capture.postgres.rows import DecodedRows
 from tailrace.capture.postgres.snapshot.describe import Described, describe, table_missing
 from tailrace.capture.postgres.snapshot.plan import range_condition
 from tailrace.capture.staging import StagedFile
@@ -62,12 +62,12 @@ class Session:
 class Buffers:
     """Rows' memory that is kept for the next chunk: making it anew costs as much as filling it."""
 
-    _kept: ClassVar[list[Rows]] = []
+    _kept: ClassVar[list[DecodedRows]] = []
 
     @classmethod
     @contextmanager
-    def lent(cls) -> Iterator[Rows]:
-        rows = cls._kept.pop() if cls._kept else Rows(ARENA_BYTES)
+    def lent(cls) -> Iterator[DecodedRows]:
+        rows = cls._kept.pop() if cls._kept else DecodedRows(ARENA_BYTES)
         rows.reset()
         yield rows
         cls._kept.append(rows)
@@ -101,7 +101,7 @@ def read(source: PostgresSource, chunk: ChunkId, extent: Extent, folder: Path) -
         assert schema is not None
         name = folder / f"{chunk.run}-{chunk.number}-{uuid.uuid4().hex[:8]}.arrow"
         with Buffers.lent() as rows, StagedFile(name) as file:
-            _copy(connection, table, extent, _Reader(rows, relations, schema, file, reset=extent.whole))
+            _copy(connection, table, extent, _CopyReader(rows, relations, schema, file, reset=extent.whole))
             staged = Staged(
                 chunk,
                 str(name),
@@ -120,10 +120,12 @@ def read(source: PostgresSource, chunk: ChunkId, extent: Extent, folder: Path) -
     return staged
 
 
-class _Reader:
+class _CopyReader:
     """COPY's lines to staged frames."""
 
-    def __init__(self, rows: Rows, relations: Relations, schema: TableSchema, file: StagedFile, *, reset: bool) -> None:
+    def __init__(
+        self, rows: DecodedRows, relations: Relations, schema: TableSchema, file: StagedFile, *, reset: bool
+    ) -> None:
         self._rows, self._relations, self._file = rows, relations, file
         rows.begin(0, 0)
         if reset:
@@ -172,7 +174,7 @@ def _position(connection: psycopg.Connection[TupleRow]) -> int:
     return lsn_number(lsn)
 
 
-def _copy(connection: psycopg.Connection[TupleRow], table: Described, extent: Extent, reader: _Reader) -> None:
+def _copy(connection: psycopg.Connection[TupleRow], table: Described, extent: Extent, reader: _CopyReader) -> None:
     query = sql.SQL("COPY (SELECT {} FROM {} WHERE {}) TO STDOUT").format(
         table.columns, table.rows, range_condition(table, extent)
     )
