@@ -165,6 +165,16 @@ def test_an_array_keeps_its_negative_zeros(lake: MakeLake) -> None:
     assert rows[2][1] == "[1e+20, -0.0, nan]"
 
 
+def test_json_in_arrays_keeps_every_digit(lake: MakeLake) -> None:
+    documents = '[12345678901234567890.5,{"a":1.10},null]'
+    table, schema = lake(), schema_of(8, "papers", {"id": "bigint", "js": "jsonb[]"})
+    table.feed.add(schema, "c", {"id": 1}, after=f'{{"id":1,"js":{documents}}}')
+    table.keep()
+    table.feed.add(schema, "u", {"id": 1}, after=f'{{"id":1,"js":{documents}}}')
+    table.keep()
+    assert table.rows("public__papers") == [{"id": 1, "js": documents}]
+
+
 def test_json_as_variants(spark: SparkSession, tmp_path: Path) -> None:
     """Values are there as what they are; a column that the source did not send keeps its own."""
     docs = schema_of(8, "docs", {"id": "bigint", "n": "integer", "j": "jsonb"})
