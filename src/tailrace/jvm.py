@@ -33,6 +33,14 @@ def whole_story(error: BaseException) -> str:
     return f"{error}\n{getattr(error, '_stackTrace', '')}"
 
 
+def activate(session: SparkSession) -> None:
+    """Make a session the calling thread's. Spark parses names and expressions under the settings of the thread's
+    session; where it has none, under Spark's defaults, which take `${…}` for a variable."""
+    session._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(  # type: ignore[union-attr]
+        session._jsparkSession
+    )
+
+
 def compile_plans(session: SparkSession, *, few: bool) -> None:
     """Compile plans over many rows, interpret those over few."""
     session.conf.set("spark.sql.codegen.wholeStage", str(not few).lower())

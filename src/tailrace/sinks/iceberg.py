@@ -364,11 +364,9 @@ class IcebergTarget(Target):
         return int(self._table().operations().current().formatVersion())
 
     def _table(self) -> Any:
-        """Iceberg asks for the thread's session while it looks for a catalog."""
-        jvm: Any = self.session._jvm
-        spark = self.session._jsparkSession
-        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark)
-        return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark, self.sql_name)
+        session = self.session
+        jvm: Any = session._jvm
+        return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session._jsparkSession, self.sql_name)
 
 
 def _ancestry(table: Any, snapshot: Any) -> Iterator[Any]:

@@ -197,7 +197,7 @@ class Comparison:
         """Whether a row's key is above `bound`, column by column."""
         above = F.lit(False)
         for name, each in reversed(list(zip(self._schema.key, bound, strict=True))):
-            limit = F.expr(f"cast({literal(each)} as {self._reading.types[name].simpleString()})")
+            limit = F.lit(each).cast(self._reading.types[name])
             above = (F.col(quoted(name)) > limit) | ((F.col(quoted(name)) == limit) & above)
         return above
 

@@ -91,5 +91,5 @@ def _key(schema: TableSchema, image: Image) -> Image:
 
 
 def _text(image: Image | None) -> str | None:
-    """With blanks, as a database writes JSON."""
-    return None if image is None else json.dumps(image)
+    """With blanks, as a database writes JSON, and no escapes but those that must be."""
+    return None if image is None else json.dumps(image, ensure_ascii=False)

@@ -104,7 +104,7 @@ class DeltaTarget(Target):
         with suppress(Exception):  # the write itself will say what is wrong
             snapshot = self._snapshot()
             if snapshot is not None:
-                self._activate(self._small)
+                jvm.activate(self._small)
                 snapshot.transactions()
 
     @cached_property
@@ -182,12 +182,7 @@ class DeltaTarget(Target):
         return self._location
 
     def _log(self) -> Any:
-        self._activate(self.session)
         return self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self.session._jsparkSession, self._path())
-
-    def _activate(self, session: SparkSession) -> None:
-        """Delta asks for the thread's session while it reads its log."""
-        self._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
 
     def _snapshot(self) -> Any:
         if self._path() is None:
@@ -226,8 +221,8 @@ class DeltaTarget(Target):
         version = restore.parameters.get("version")
         if version not in (None, "NULL", "null"):
             return int(version)
-        given = literal(restore.parameters["timestamp"])
-        [row] = self.session.sql(f"SELECT unix_micros(cast({given} AS timestamp)) AS us").collect()
+        given = F.lit(str(restore.parameters["timestamp"])).cast("timestamp")
+        [row] = self.session.range(1).select(F.unix_micros(given).alias("us")).collect()
         return max(each.version for each in commits if each.us <= row.us)
 
     def _commits(self) -> list[Commit]:

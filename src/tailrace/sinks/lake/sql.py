@@ -1,9 +1,10 @@
 """The two ways in which a user's text may stand in a statement of Spark SQL: as a quoted name, or as a literal.
 
-A value of a row never stands in one: it is bound (`session.sql(statement, args={...})`), or it is a DataFrame's. What
-is left are names, and texts where Spark's grammar takes no parameter: a table's properties, comment and location, and
-an expression that is given as text. They go through `quoted` and `literal`, which hold for every character there is.
-Both need the `SQL_SETTINGS`, which every session of a lake has.
+Rows are a DataFrame's. What is left are names, the lowest and highest key of a batch, defaults of new columns, and a
+table's properties, comment and location. They go through `quoted` and `literal`, which hold for every character there
+is. Parameters (`session.sql(statement, args={...})`) are no way: behind the parsers of Delta and Iceberg they stay
+unbound. Both functions need the `SQL_SETTINGS`, which every session of a lake has and which count only where that
+session is the thread's (`jvm.activate`).
 """
 
 from __future__ import annotations

@@ -127,11 +127,17 @@ class Target(ABC):
     """Whether names that differ only in capitals are two."""
 
     def __init__(self, spark: SparkSession, name: str, owner: str, settings: Mapping[str, str]) -> None:
-        self.session = lake_session(spark, settings)
+        self._session = lake_session(spark, settings)
         self.owner = owner
         self._name = name
         self.written = 0
         """The mark of the last write from here."""
+
+    @property
+    def session(self) -> SparkSession:
+        """The table's session, made the calling thread's: each table is written by one thread or another."""
+        jvm.activate(self._session)
+        return self._session
 
     def tune(self, rows: int) -> None:
         """Prepare for statements about so many changes."""
