@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 
 from tailrace.schema import Column, TableSchema
 from tailrace.sinks.iceberg import IcebergSink
+from tailrace.sinks.lake.target import Target
 from tailrace.testing.failpoints import dies_at
 from tailrace.testing.feed import Image
 from tests.sinks.lake.lake import Lake
@@ -314,3 +316,28 @@ def test_rows_that_were_rolled_back_without_their_columns(lake: MakeLake) -> Non
     made.again()
     made.keep()
     assert made.rows() == case.expected
+
+
+def test_columns_that_cannot_be_brought_back_halt_the_table_alone(
+    lake: MakeLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a start, too: the others go on."""
+    made = lake()
+    other = version(5, A, table="other", relation=200)
+    made.feed.add(V1, "c", OLD)
+    made.keep()
+    then = made.target().versions()[-1].id
+    made.feed.add(V1, "d", OLD).add(other, "c", {"id": 1, "a": "a"})
+    made.keep()
+    made.target().roll_back(then)
+
+    def fail(target: Target) -> None:
+        raise PySparkException("the columns of then are gone")
+
+    monkeypatch.setattr(type(made.target()), "restore_columns", fail)
+    made.again()
+    made.feed.add(other, "c", {"id": 2, "a": "a"})
+    made.keep()
+    assert [row["id"] for row in made.rows("public__other")] == [1, 2]
+    [warning] = made.keeper.warnings()
+    assert "public.orders halted: " in warning and "the columns of then are gone" in warning

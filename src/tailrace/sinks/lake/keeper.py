@@ -53,10 +53,13 @@ class LakeKeeper:
         for name, entry in list(self._ledger.state.tables.items()):
             try:
                 start = self._table(name).look()
+                is_behind = bool(entry.reason) or start < entry.mark
+                if is_behind:
+                    self._restore_columns(name)
             except Exception as error:
                 self._ledger.move(end, {name: self._halted(name, entry.mark, error)})
                 continue
-            if entry.reason or start < entry.mark:
+            if is_behind:
                 self._catch_up(name, start, end)
 
     def keep(self, span: Span) -> dict[int, Kept]:
@@ -125,6 +128,7 @@ class LakeKeeper:
     def _brought(self, share: Share, known: Entry, start: int, end: int) -> Entry:
         table = self._table(share.name)
         if table.look() < min(known.mark, start):  # somebody rolled it back
+            self._restore_columns(share.name)
             self._catch_up(share.name, table.mark(), start)
             known = self._ledger.state.tables[share.name]
             if known.reason:
@@ -166,8 +170,6 @@ class LakeKeeper:
             self._log.retain(name, None)  # nothing that is still in the log can help it
             self._ledger.move(end, {name: Entry(start, f"{reason}; {reason.hint}")})
             return
-        with self._turns.of(name):
-            self._table(name).restore_columns()
         entry = Entry(start)
         for until in self._log.ends(start, end):
             self._ledger.state.tables[name] = Entry(start)
@@ -180,6 +182,11 @@ class LakeKeeper:
         if not entry.reason:
             self._log.retain(name, None)
         self._ledger.move(end, {name: entry})
+
+    def _restore_columns(self, name: str) -> None:
+        """What is applied again since a table's mark begins with the columns that it had there."""
+        with self._turns.of(name):
+            self._table(name).restore_columns()
 
     def _table(self, name: str) -> KeptTable:
         with self._lock:
