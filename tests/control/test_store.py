@@ -32,6 +32,14 @@ for line in sys.stdin:
     print(len(SnapshotLedger(store).runs("shop")), flush=True)
     store.close()
 """
+_COUNTS = """
+from contextlib import closing
+from pathlib import Path
+from tailrace.control import Store
+from tailrace.control.ledger import Ledger
+with closing(Store(Path(sys.argv[1]))) as store:
+    print(len(Ledger(store).runs("shop")))
+"""
 _DIES = """
 import os, sys
 from pathlib import Path
@@ -195,3 +203,19 @@ def test_what_is_wrong_otherwise_is_not_called_busy(tmp_path: Path) -> None:
         store.transaction() as connection,
     ):
         connection.execute(sa.text("SELECT * FROM nowhere"))
+
+
+def test_a_second_handle_in_a_process_keeps_the_locks_of_the_first(tmp_path: Path) -> None:
+    """Whoever closes the store in another process must not take itself for the last, and remove what we still use."""
+    path = tmp_path / "control.db"
+    with closing(Store(path)) as first, closing(Store(path)):
+        _open_and_close_elsewhere(path)
+        Ledger(first).request("shop", "asked", [TableRequest("public", "orders")], log_id="log", since=0)
+        assert _open_and_close_elsewhere(path) == "1"
+
+
+def _open_and_close_elsewhere(path: Path) -> str:
+    """How many runs another process finds."""
+    code = f"import sys; sys.argv.append({str(path)!r})\n{_COUNTS}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.strip()

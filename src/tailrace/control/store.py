@@ -7,7 +7,7 @@ import os
 import shlex
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,14 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         make_directory(path.parent)
-        open(path, "ab", opener=private).close()  # SQLite gives the files beside it the same permissions
         self.path = path
         self._engine = sa.create_engine(f"sqlite:///{path}")
         event.listen(self._engine, "connect", _configure)
         event.listen(self._engine, "begin", _begin)
-        with _alone_in(path.parent), self.transaction() as connection:
-            migrate(connection)
+        with _alone_in(path.parent):
+            _make(path)
+            with self.transaction() as connection:
+                migrate(connection)
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
@@ -72,6 +73,14 @@ def refuse_lost(path: Path, logs: Iterable[Path]) -> None:
             f"`snapshot` is read again: touch {shlex.quote(str(path))}",
             where=str(path),
         )
+
+
+def _make(path: Path) -> None:
+    """An empty file for this user alone; SQLite gives the files beside it the same permissions. One that is there is
+    never opened here: to close it would give back the locks that SQLite holds on it in this process, and with them the
+    store to whoever thinks that nobody else has it."""
+    with suppress(FileExistsError):
+        os.close(private(str(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL))
 
 
 @contextmanager
