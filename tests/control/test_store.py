@@ -210,7 +210,7 @@ def test_a_second_handle_in_a_process_keeps_the_locks_of_the_first(tmp_path: Pat
     path = tmp_path / "control.db"
     with closing(Store(path)) as first, closing(Store(path)):
         _open_and_close_elsewhere(path)
-        Ledger(first).request("shop", "asked", [TableRequest("public", "orders")], log_id="log", since=0)
+        SnapshotLedger(first).request("shop", "asked", [TableRequest("public", "orders")], log_id="log", since=0)
         assert _open_and_close_elsewhere(path) == "1"
 
 
