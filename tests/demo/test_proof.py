@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from tailrace.demo import Outcome
 from tailrace.demo.place import MARKER, claim
-from tailrace.demo.proof import Row, changes, fold
+from tailrace.demo.proof import Row, TableProof, changes, fold
 from tailrace.errors import SetupError
 from tailrace.sinks.lake.verbatim import split
+from tailrace.supervisor.status import Status
+from tailrace.supervisor.verify.report import TableReport
 
 KEY = ("id",)
 
@@ -64,6 +67,18 @@ def test_files_are_read_in_the_order_of_their_offsets(tmp_path: Path) -> None:
         (tmp_path / day).mkdir(exist_ok=True)
         (tmp_path / day / f"{name}.jsonl").write_text(f'{{"n":{number}}}\n')
     assert [row["n"] for row in changes(tmp_path)] == ["1", "2", "3"]
+
+
+def test_files_and_lake_must_both_be_equal() -> None:
+    status = Status(0, 0)
+    equal, files = TableProof("orders", 5, 9, 0), TableProof("orders", 5, 9, 2)
+    for lake, told in (
+        (TableReport("lake", "public.orders", 5), ()),
+        (TableReport("lake", "public.orders", 5, {"missing": 3}), ("the Delta table of public.orders: 3 rows differ",)),
+        (TableReport("lake", "public.orders", problem="it halted"), ("the Delta table of public.orders: it halted",)),
+    ):
+        assert Outcome(status, (equal,), (lake,)).unequal == told
+    assert Outcome(status, (files,)).unequal == ("the files of orders differ in 2 rows",)
 
 
 def test_a_directory_of_someone_else_is_left_alone(tmp_path: Path) -> None:

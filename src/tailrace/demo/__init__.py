@@ -1,10 +1,12 @@
-"""The demo: a shop in PostgreSQL, a workload on it, its changes in files, the proof that both are equal."""
+"""The demo: a shop in PostgreSQL, a workload on it, its changes in files, its tables in a lake, and the proof that all
+are equal."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tailrace.capture.postgres import PostgresSource
 from tailrace.demo.place import DemoFolder, claim
@@ -14,23 +16,34 @@ from tailrace.demo.workload import ShopWorkload
 from tailrace.supervisor.run import Supervisor
 from tailrace.supervisor.status import Status
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tailrace.supervisor.verify.report import TableReport
+
 __all__ = ["TABLES", "Demo", "DemoFolder", "Outcome", "TableProof", "claim"]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a demo ended. `proofs` is None when it was stopped before everything was delivered."""
+    """How a demo ended. `proofs`, of the files, is None when it was stopped before everything was delivered; `lake` is
+    then empty."""
 
     status: Status
     proofs: tuple[TableProof, ...] | None
+    lake: tuple[TableReport, ...] = ()
 
     @property
     def rows(self) -> int:
         return sum(proof.rows for proof in self.proofs or ())
 
     @property
-    def differing(self) -> int:
-        return sum(proof.differing for proof in self.proofs or ())
+    def unequal(self) -> tuple[str, ...]:
+        """What is not as the source has it."""
+        files = [
+            f"the files of {each.table} differ in {each.differing} rows" for each in self.proofs or () if each.differing
+        ]
+        return (*files, *(f"the Delta table of {each.table}: {_said(each)}" for each in self.lake if not each.equal))
 
 
 class Demo:
@@ -39,15 +52,16 @@ class Demo:
     def __init__(self, place: DemoFolder, dsn: str, *, rate: float) -> None:
         create_shop(dsn)
         self._place, self._dsn = place, dsn
-        pipeline, platform = place.documents(dsn)
+        self._pipeline, self._platform = pipeline, platform = place.documents(dsn)
         assert isinstance(pipeline.source, PostgresSource)
         self._supervisor = Supervisor([pipeline], platform)
+        self._lake: tuple[TableReport, ...] = ()
         self._workload = ShopWorkload(dsn, pipeline.source.slot_name, rate=rate)
         self._finishing = self._stopped = False
 
     def run(self, seconds: float | None, on_tick: Callable[[Status], None]) -> Outcome:
         """Until a signal, or after `seconds` of changes. Then the workload ends, what it did is delivered,
-        and files and tables are compared. A second signal does not wait for the delivery."""
+        and files, lake and source are compared. A second signal does not wait for the delivery."""
 
         def tick(status: Status) -> None:
             on_tick(status)
@@ -62,13 +76,21 @@ class Demo:
                 self._finish()
 
         try:
-            status = self._supervisor.run(on_tick=tick, on_signal=self._signalled)
+            status = self._supervisor.run(on_tick=tick, on_signal=self._signalled, at_end=self._compare_lake)
         finally:
             self._end_workload()
         if self._workload.error is not None:
             raise self._workload.error
         whole = self._finishing and not self._stopped
-        return Outcome(status, tuple(compare(self._dsn, self._place.files, TABLES)) if whole else None)
+        if not whole:
+            return Outcome(status, None)
+        return Outcome(status, tuple(compare(self._dsn, self._place.files, TABLES)), self._lake)
+
+    def _compare_lake(self, spark: SparkSession) -> None:
+        """As `tailrace verify` does, in the session that is there."""
+        from tailrace.supervisor.verify import Verification, VerifyOptions
+
+        self._lake = tuple(Verification(self._pipeline, self._platform, VerifyOptions()).compare(spark))
 
     def _finish(self) -> None:
         if not self._finishing:
@@ -88,3 +110,7 @@ class Demo:
             self._supervisor.stop()
         else:
             self._finish()
+
+
+def _said(report: TableReport) -> str:
+    return report.problem or f"{report.differing + report.unsettled} rows differ"

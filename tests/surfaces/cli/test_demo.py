@@ -57,6 +57,10 @@ def test_it_ends_by_itself_and_proves_that_nothing_is_missing(home: Path) -> Non
     assert (answer["ok"], answer["compared"]) == (True, True)
     assert {table["table"] for table in answer["tables"]} == {"customers", "orders", "order_items"}
     assert all(table["differing"] == 0 and table["changes"] > table["rows"] > 0 for table in answer["tables"])
+    compared = {table["table"].removeprefix("public."): table for table in answer["lake"]}
+    assert {name: (table["rows"], table["differing"]) for name, table in compared.items()} == {
+        table["table"]: (table["rows"], 0) for table in answer["tables"]
+    }
     ops = Counter(
         json.loads(record["op"])
         for table in answer["tables"]
@@ -98,5 +102,5 @@ def test_what_it_says_to_type_works_and_ctrl_c_ends_it(home: Path) -> None:
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, told()
-    assert re.search(r"^source and files are equal: [\d,]+ rows$", output, re.MULTILINE), output
+    assert re.search(r"^source, files and Delta tables are equal: [\d,]+ rows$", output, re.MULTILINE), output
     assert "Traceback" not in told()

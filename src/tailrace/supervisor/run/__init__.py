@@ -19,6 +19,8 @@ from tailrace.supervisor.run.taps import TapProcess
 from tailrace.supervisor.status import Status
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tailrace.supervisor.run.deliveries import SinkRunner
     from tailrace.supervisor.snapshots import SnapshotThread
 
@@ -53,18 +55,21 @@ class Supervisor:
         seconds: float | None = None,
         on_tick: Callable[[Status], None] = lambda status: None,
         on_signal: Callable[[], None] | None = None,
+        at_end: Callable[[SparkSession], None] = lambda spark: None,
     ) -> Status:
         """Run until `stop`, a signal, `seconds`, or until everything committed at the source when `finish` was
         called is delivered. Returns the last status; raises the errors of all that stopped for good, as one.
 
-        SIGINT, SIGTERM and SIGHUP drain, unless `on_signal` does something else about them."""
+        SIGINT, SIGTERM and SIGHUP drain, unless `on_signal` does something else about them. `at_end` is called once all
+        of it is delivered, while taps, queries and Spark still run."""
         answer = on_signal or self.stop
         with self._locks(), signals.answered(lambda number: self._signalled(number, answer)):
             try:
                 self._start()
                 if until_caught_up:
                     self.finish()
-                self._loop(seconds, on_tick)
+                if self._loop(seconds, on_tick) and self._failure() is None:
+                    at_end(self._spark)
             finally:
                 self._shut_down()
         status = self.status()
@@ -114,16 +119,20 @@ class Supervisor:
             self._snapshots[name] = thread = start_snapshots(self._spark, tap, self._layout, self._platform)
             thread.start()
 
-    def _loop(self, seconds: float | None, on_tick: Callable[[Status], None]) -> None:
+    def _loop(self, seconds: float | None, on_tick: Callable[[Status], None]) -> bool:
+        """Whether it ended because everything is delivered."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while not self._stopping.is_set():
             for tap in self._taps.values():
                 tap.tick()
             on_tick(self.status())
             over = deadline is not None and time.monotonic() >= deadline
-            if over or self._nothing_left() or (self._finishing and self._is_finished()):
-                return
+            if over or self._nothing_left():
+                return False
+            if self._finishing and self._is_finished():
+                return True
             self._stopping.wait(FINISHING_TICK_S if self._finishing else TICK_S)
+        return False
 
     def _dead(self) -> set[str]:
         """Sources whose tap or snapshot has stopped for good."""
@@ -182,14 +191,18 @@ class Supervisor:
                 self._spark.stop()
 
     def _raise_failure(self) -> None:
+        failure = self._failure()
+        if failure is not None:
+            raise failure
+
+    def _failure(self) -> TailraceError | None:
+        """What stopped for good, as one error."""
         found: list[tuple[str, TailraceError | None]] = [
             (f"tap {name}", tap.failure) for name, tap in self._taps.items()
         ]
         found += [(f"sink {runner.pipeline}/{runner.sink.id}", runner.failure) for runner in self._runners]
         found += [(f"snapshot {name}", each) for name, thread in self._snapshots.items() for each in thread.failures]
-        error = together([located(error, where) for where, error in found if error is not None])
-        if error is not None:
-            raise error
+        return together([located(error, where) for where, error in found if error is not None])
 
     @contextlib.contextmanager
     def _locks(self) -> Iterator[None]:

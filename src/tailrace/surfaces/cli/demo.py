@@ -81,22 +81,24 @@ def _explain(place: DemoFolder, psql: str, dsn: str) -> None:
 
 
 def _report(outcome: Outcome, place: DemoFolder, as_json: bool) -> None:
-    if outcome.differing:
+    if outcome.unequal:
         raise SinkError(
             "demo.unequal",
-            f"source and files differ in {outcome.differing} rows",
+            f"not all is as the source has it: {'; '.join(outcome.unequal)}",
             hint=f"keep {place.root} and report it",
         )
     if as_json:
         proofs = [asdict(proof) for proof in outcome.proofs or ()]
-        say_json({"ok": True, "compared": outcome.proofs is not None, "rows": outcome.rows, "tables": proofs})
+        lake = [{"table": each.table, "rows": each.rows, "differing": each.differing} for each in outcome.lake]
+        compared = outcome.proofs is not None
+        say_json({"ok": True, "compared": compared, "rows": outcome.rows, "tables": proofs, "lake": lake})
         return
     if outcome.proofs is None:
         say("stopped before everything was delivered; `tailrace demo --keep` continues")
         return
     for proof in outcome.proofs:
         say(f"{proof.table:12} {proof.changes:>9,} changes delivered, {proof.rows:>9,} rows")
-    say(f"source and files are equal: {outcome.rows:,} rows", color="green")
+    say(f"source, files and Delta tables are equal: {outcome.rows:,} rows", color="green")
     say(f"the files are in {place.files}; `tailrace demo --keep` continues")
     say(f"the tables themselves are in {place.lake}, as Delta; ask them:\n  {_query(place)}")
 
