@@ -75,8 +75,8 @@ class ChunkId:
 
 
 class Need(NamedTuple):
-    """A table whose rows must be read anew, as the stream cannot tell what became of them; `whole`: those it no longer
-    has must go."""
+    """A table that must be read again, because changes of it are not in the stream. With `whole` also the rows that the
+    table no longer has must go downstream: what sinks have of it is replaced."""
 
     schema: str
     table: str
@@ -150,11 +150,17 @@ class Admitted:
     replaces: str = ""
 
 
+STILL_OPEN: None = None
+"""The `resume` of a capture whose last transaction has not ended."""
+FORGOTTEN: Mapping[str, str] = {}
+"""The `resume` of a capture after which the log has no position: the source begins anew."""
+
+
 @dataclass(frozen=True)
 class Capture:
-    """What a source yields: whole transactions with the position to resume after them, or a part of a
-    transaction that is still open (`resume` is None), which stays invisible until its end is appended. An empty
-    `resume` forgets the position: the source begins anew."""
+    """What a source yields: whole transactions with the position to resume after them, or a part of a transaction that
+    is `STILL_OPEN`, which stays invisible until its end is appended. After a `FORGOTTEN` position the source begins
+    anew."""
 
     frame: Frame | None
     resume: Mapping[str, str] | None
@@ -183,12 +189,12 @@ class Content:
     last: int
     last_us: int
     ops: frozenset[str]
-    lazy: tuple[str, ...]
-    """Columns that some changes lack."""
-    moved: bool
-    """Whether a row got another key..."""
-    moved_lazily: bool
-    """...and lacks columns."""
+    partial_columns: tuple[str, ...]
+    """Columns that some changes lack: the source did not send their values."""
+    has_key_changes: bool
+    """Whether a row got another key."""
+    has_partial_key_changes: bool
+    """Whether one of those rows lacks columns."""
     breaks: tuple[Break, ...]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.capture.staging import StagedFile, keep_only, left_behind, read_staged
+from tailrace.capture.staging import StagedFile, left_behind, read_staged, remove_others
 from tailrace.contracts import ChunkId, Staged
 from tailrace.schema import TableSchema
 
@@ -25,7 +25,7 @@ def test_what_a_crash_leaves_behind(tmp_path: Path) -> None:
     (tmp_path / ".draft.arrow").touch()
     assert list(left_behind(tmp_path)) == [whole]
     assert list(read_staged(tmp_path / "whole.arrow")) == []
-    keep_only(tmp_path, {whole.file})
+    remove_others(tmp_path, {whole.file})
     assert [path.name for path in tmp_path.iterdir()] == ["whole.arrow"]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tailrace.change import OPS
 from tailrace.changelog.touched import Touched
-from tailrace.supervisor.verify.report import TableReport, keep, load
+from tailrace.supervisor.verify.report import TableReport, load, save
 
 
 def touched(*changes: tuple[str, str | None, str | None, str | None]) -> Touched:
@@ -36,8 +36,8 @@ def test_a_truncate_and_a_change_without_a_key_touch_everything() -> None:
 
 def test_what_was_found_is_kept_per_table(tmp_path: Path) -> None:
     file = tmp_path / "sink" / "verified.json"
-    keep(file, "log", [TableReport("lake", "public.a", rows=3, offset=9)])
-    keep(file, "log", [TableReport("lake", "public.b", differences={"extra": 1})])
+    save(file, "log", [TableReport("lake", "public.a", rows=3, offset=9)])
+    save(file, "log", [TableReport("lake", "public.b", differences={"extra": 1})])
     kept = load(file)
     assert (kept["public.a"]["equal"], kept["public.a"]["offset"], kept["public.b"]["equal"]) == (True, 9, False)
     assert "shown" not in kept["public.b"]

@@ -12,7 +12,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from tailrace.changelog import LogWriter
-from tailrace.contracts import TXS, VERDICT, Capture, Frame
+from tailrace.contracts import FORGOTTEN, TXS, VERDICT, Capture, Frame
 from tailrace.control.ledger import SnapshotLedger, TableRequest
 from tailrace.errors import SourceError, Verdict
 from tailrace.failpoints import failpoint
@@ -62,7 +62,7 @@ def start_over(error: SourceError, source: Repairable, ledger: SnapshotLedger, l
     failpoint("repair.after_begin")
     source.forget_position()
     failpoint("repair.after_forget")
-    log.append(Capture(_reset(source, log, run), {}))
+    log.append(Capture(_reset(source, log, run), FORGOTTEN))
     return True
 
 

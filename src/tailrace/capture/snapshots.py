@@ -22,7 +22,7 @@ from tailrace.change import LANES, OPS
 from tailrace.changelog import LogWriter, admissions
 from tailrace.changelog.touched import Touched
 from tailrace.changelog.transactions import Found, TransactionIndex
-from tailrace.contracts import ROWS, TXS, Admitted, Capture, ChunkId, Extent, Frame, Need, Staged
+from tailrace.contracts import ROWS, STILL_OPEN, TXS, Admitted, Capture, ChunkId, Extent, Frame, Need, Staged
 from tailrace.control.ledger import SnapshotLedger, TableRequest
 from tailrace.errors import LogError
 from tailrace.failpoints import failpoint
@@ -259,7 +259,7 @@ class _Frames:
         if not self._parts:
             return [Capture(None, resume, (schema,), None, admitted)]
         *parts, last = self._parts
-        captures = [Capture(self._frame(*part, ended=False), None) for part in parts]
+        captures = [Capture(self._frame(*part, ended=False), STILL_OPEN) for part in parts]
         return [*captures, Capture(self._frame(*last, ended=True), resume, (schema,), None, admitted)]
 
     def _frame(self, rows: pa.RecordBatch, lanes: tuple[int, ...], *, ended: bool) -> Frame:

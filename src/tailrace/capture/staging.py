@@ -75,7 +75,7 @@ def left_behind(folder: Path) -> Iterator[Staged]:
                 yield Staged.from_dict(json.loads(metadata[_STAGED]))
 
 
-def keep_only(folder: Path, files: Collection[str]) -> None:
+def remove_others(folder: Path, files: Collection[str]) -> None:
     """Remove what nobody will ask for. No one may be staging files here meanwhile."""
     for path in folder.glob("*"):
         if str(path) not in files:

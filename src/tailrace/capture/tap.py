@@ -22,7 +22,7 @@ from tailrace.capture.snapshots import Admissions, request_needed
 from tailrace.changelog import Bounds, Holder, LogWriter, Retention, RetentionOutcome
 from tailrace.changelog.versions import index
 from tailrace.config.values import MIB
-from tailrace.contracts import Source
+from tailrace.contracts import STILL_OPEN, Source
 from tailrace.control import Store, refuse_lost
 from tailrace.control.ledger import SnapshotLedger
 from tailrace.control.schemas import SchemaRegistry
@@ -69,7 +69,7 @@ def capture(
     for batch in source.batches(after=log.state()):
         ask()  # before the log has what it is asked for: after a crash in between it is read and asked for again
         log.append(batch)
-        if batch.resume is not None:
+        if batch.resume is not STILL_OPEN:
             source.acknowledge(batch.resume)  # Law 1: durable first.
         source.hurry(admissions.tick(source.settled()))
         pause()

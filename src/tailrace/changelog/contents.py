@@ -29,9 +29,9 @@ class _Tally:
     last: int = -1
     last_us: int = 0
     ops: set[int] = field(default_factory=set)
-    lazy: set[str] = field(default_factory=set)
-    moved: bool = False
-    moved_lazily: bool = False
+    partial_columns: set[str] = field(default_factory=set)
+    has_key_changes: bool = False
+    has_partial_key_changes: bool = False
     breaks: list[Break] = field(default_factory=list)
 
     def content(self, schema_id: int) -> Content:
@@ -42,9 +42,9 @@ class _Tally:
             self.last,
             self.last_us,
             frozenset(OPS[op] for op in self.ops),
-            tuple(sorted(self.lazy)),
-            self.moved,
-            self.moved_lazily,
+            tuple(sorted(self.partial_columns)),
+            self.has_key_changes,
+            self.has_partial_key_changes,
             tuple(sorted(self.breaks, key=lambda each: each.seq)),
         )
 
@@ -78,9 +78,9 @@ def _count(part: FramePart, rows: pa.RecordBatch, txs: pa.RecordBatch, found: di
         tally = found.setdefault(number, _Tally())
         _add(tally, rows, mine, seq[mine])
         tally.last_us = max(tally.last_us, int(times[mine].max()))
-        tally.lazy |= _names(rows.column("unchanged"), mine[lacks[mine]])
-        tally.moved |= bool(moved[mine].any())
-        tally.moved_lazily |= bool((moved & lacks)[mine].any())
+        tally.partial_columns |= _names(rows.column("unchanged"), mine[lacks[mine]])
+        tally.has_key_changes |= bool(moved[mine].any())
+        tally.has_partial_key_changes |= bool((moved & lacks)[mine].any())
 
 
 def _add(tally: _Tally, rows: pa.RecordBatch, mine: np.ndarray, seq: np.ndarray) -> None:

@@ -13,7 +13,7 @@ from tailrace.change import OPS
 from tailrace.changelog import frames, manifest
 from tailrace.changelog.manifest import Claim, FrameRef, Header, Line
 from tailrace.changelog.storage import Directory
-from tailrace.contracts import Capture, Frame, LogState
+from tailrace.contracts import STILL_OPEN, Capture, Frame, LogState
 from tailrace.errors import LogError
 from tailrace.schema import SchemaBook, TableSchema
 
@@ -80,7 +80,7 @@ class LogWriter:
         if capture.frame is not None:
             self._write_frame(capture.frame)
         self._remember(capture.schemas)
-        if capture.resume is None:
+        if capture.resume is STILL_OPEN:
             return self.end
         self._commit(capture)
         return self.end

@@ -16,7 +16,7 @@ from tailrace.schema import TableSchema
 
 
 @dataclass
-class Kept:
+class Applied:
     """What a batch brought to one version of a table."""
 
     rows: int
@@ -81,7 +81,7 @@ class Keeper(Protocol):
         """Before the first batch: let tables that halted or were rolled back catch up with the others."""
         ...
 
-    def keep(self, span: Span) -> dict[int, Kept]:
+    def keep(self, span: Span) -> dict[int, Applied]:
         """Apply a batch: what the log has in `span`. Returns what it brought, by the id of the table version. A repeat
         changes nothing."""
         ...

@@ -60,11 +60,11 @@ class Began:
     offset: int
     missed: Trimmed | None = None
 
-    def keep(self, file: Path) -> None:
+    def save(self, file: Path) -> None:
         replace_file(file, json.dumps(asdict(self)))
 
     @classmethod
-    def kept(cls, file: Path) -> Began:
+    def load(cls, file: Path) -> Began:
         found = json.loads(file.read_text())
         missed = found.get("missed")
         return cls(found["offset"], None if missed is None else Trimmed(**missed | {"tables": tuple(missed["tables"])}))
@@ -281,13 +281,13 @@ def _starting_point(
     if newest is not None:
         if newest.log != log.log_id:
             raise replaced(str(log_path))
-        return newest.offset, Began.kept(remembered)
+        return newest.offset, Began.load(remembered)
     mark = carrier.mark(log.log_id)
     if 0 < mark < log.earliest:
         raise _expired(mark, log.earliest, sink)
     began = Began(max(mark, log.earliest), None if mark else trimmed(log_path, int(time.time() * 1e6)))
     checkpoint.clear()
-    began.keep(remembered)
+    began.save(remembered)
     return began.offset, began
 
 

@@ -51,8 +51,8 @@ class TableCarrier(Carrier):
         return self._keeper.mark()
 
     def carry(self, frame: DataFrame, span: Span) -> dict[int, Count]:
-        kept = self._keeper.keep(span)
-        return {number: Count(each.rows, None, each.last_us) for number, each in kept.items()}
+        applied = self._keeper.keep(span)
+        return {number: Count(each.rows, None, each.last_us) for number, each in applied.items()}
 
     def warnings(self) -> tuple[str, ...]:
         return self._keeper.warnings() + self._let_go + self._log.holds.expired()

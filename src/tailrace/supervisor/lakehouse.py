@@ -219,7 +219,7 @@ class Lakehouse:
         delivery = Delivery(document.name, document.metadata.tenant, document.source_id)
         ledger = TableLedger(self._layout.sink(document.name, sink.id) / "tables.json", self._log.log_id)
         for name, entry in sorted(ledger.state.tables.items()):
-            target = sink.kept(spark, schemas[name], delivery, self._log.log_id)
+            target = sink.target_for(spark, schemas[name], delivery, self._log.log_id)
             if target.state() is not None:
                 yield LakeTable(sink, name, sink.name_of(schemas[name], delivery), target, entry)
 

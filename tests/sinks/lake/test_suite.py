@@ -21,7 +21,8 @@ class LakeSuite(TableSuite):
     @pytest.fixture
     def rows(self, spark: SparkSession, sink: LakeSink, fed: FedSink) -> ReadTable:
         return lambda schema: [
-            row.asDict() for row in sink.kept(spark, schema, DELIVERY, fed.feed.log_id).read().orderBy("id").collect()
+            row.asDict()
+            for row in sink.target_for(spark, schema, DELIVERY, fed.feed.log_id).read().orderBy("id").collect()
         ]
 
 

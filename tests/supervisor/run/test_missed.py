@@ -129,7 +129,7 @@ def test_a_sink_that_had_the_whole_log_missed_nothing(tmp_path: Path) -> None:
 
 def test_it_is_remembered_where_a_sink_began(tmp_path: Path) -> None:
     for began in (Began(3), Began(7, Trimmed(7, ("public.a", "public.b"), since_us=1))):
-        began.keep(tmp_path / "initial.json")
-        assert Began.kept(tmp_path / "initial.json") == began
+        began.save(tmp_path / "initial.json")
+        assert Began.load(tmp_path / "initial.json") == began
     (tmp_path / "initial.json").write_text('{"offset": 5}')  # of an earlier version
-    assert Began.kept(tmp_path / "initial.json") == Began(5)
+    assert Began.load(tmp_path / "initial.json") == Began(5)

@@ -27,7 +27,7 @@ from tailrace.capture.postgres.restore import check_restored
 from tailrace.capture.postgres.rows import DecodedRows
 from tailrace.capture.postgres.slot_watch import HEARTBEAT, SlotWatch
 from tailrace.capture.postgres.vitals import Vitals
-from tailrace.contracts import Capture, LogState, Need
+from tailrace.contracts import STILL_OPEN, Capture, LogState, Need
 from tailrace.control.sightings import Sightings
 from tailrace.errors import SourceError
 from tailrace.schema import SchemaBook, TableSchema
@@ -108,7 +108,7 @@ class PostgresStream:
             self._report(stream)
             self._watch()
             if not more:
-                yield Capture(None, None)  # a breath: the tap looks after status and retention
+                yield Capture(None, STILL_OPEN)  # a breath: the tap looks after status and retention
                 if len(data) >= STREAMING_BYTES:
                     time.sleep(GATHER_S)
                 stream.wait(self._pace.patience(bool(self._rows.finished)))
@@ -334,7 +334,7 @@ class PostgresStream:
             self.vitals.rows += self._rows.count
             frame, xids = self._rows.take_open()
             self._spilled = True
-            yield Capture(self._outbox.tagged(frame), None, self._take_schemas(), xids)
+            yield Capture(self._outbox.tagged(frame), STILL_OPEN, self._take_schemas(), xids)
         else:
             self._rows.grow(size)
 

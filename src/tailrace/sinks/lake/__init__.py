@@ -202,7 +202,7 @@ class LakeSink(TableSink):
         """The one folder, beside those of other tables, in which the table called `name` is."""
         return path_segment(*name.split("."))
 
-    def kept(self, spark: SparkSession, schema: TableSchema, delivery: Delivery, log_id: str) -> Target:
+    def target_for(self, spark: SparkSession, schema: TableSchema, delivery: Delivery, log_id: str) -> Target:
         """The table that keeps a table of the source; its marks are of this pipeline, sink and log."""
         owner = f"{delivery.pipeline}/{self.id}/{log_id}"
         return self.target(spark, self.name_of(schema, delivery), owner)

@@ -111,7 +111,7 @@ def to_text(target: Target, columns: Iterable[str]) -> None:
         _carry_out(target, Plan.of(shape.types, steps.made, {}))
 
 
-def keep_unfit(target: Target) -> None:
+def add_unfit_column(target: Target) -> None:
     """A place for values that do not fit."""
     target.add_columns({UNFIT: TEXTS})
 

@@ -1,6 +1,6 @@
 """What a batch leaves of each key: one row at most, the last, with columns the source did not send filled in.
 
-Rows of one version of one table come in; `_op` and the typed columns go out, with `_kept` naming the columns whose
+Rows of one version of one table come in; `_op` and the typed columns go out, with `_unsent` naming the columns whose
 value only the table itself has.
 """
 
@@ -59,7 +59,7 @@ class Reading:
     """Whether the table sets values aside that do not fit."""
     bounded: tuple[str, ...] = ()
     """Columns of decimals that the source itself keeps to their digits."""
-    hopeful: bool = False
+    strict: bool = False
     """Whether a value that its column does not hold is an error. That is quicker."""
 
     @classmethod
@@ -82,14 +82,14 @@ class Reading:
 
     @property
     def parts(self) -> StructType:
-        """Every column as the text its JSON has; of a hopeful reading, some as their values."""
+        """Every column as the text its JSON has; of a strict reading, some as their values."""
         return StructType(
             [StructField(name, each if self._is_direct(name) else StringType()) for name, each in self._items()]
         )
 
-    def hoping(self) -> Reading:
+    def as_strict(self) -> Reading:
         """The quicker way."""
-        return replace(self, hopeful=True)
+        return replace(self, strict=True)
 
     def of_key(self) -> Reading:
         """The reading of keys."""
@@ -132,9 +132,9 @@ class Reading:
         found = f"map_from_entries(filter(array({entries}), e -> e is not null))"
         return F.expr(f"if({' or '.join(wrong.values())}, {found}, cast(map() as {_TEXTS}))")
 
-    def strict(self) -> list[str]:
-        """The version's columns, from `row`, of a hopeful reading. SQL: each function would be calls into the JVM."""
-        assert self.hopeful
+    def strict_columns(self) -> list[str]:
+        """The version's columns, from `row`, of a strict reading. SQL: each function would be calls into the JVM."""
+        assert self.strict
         return [
             f"{_field(name) if self._is_direct(name) else _fitting(_field(name), each)} AS {quoted(name)}"
             for name, each in self._items()
@@ -205,7 +205,7 @@ class Reading:
     def _is_direct(self, name: str) -> bool:
         """Whether the parser itself makes the value, exactly or not at all. It rounds decimals, and takes a date with
         anything behind it for a date. The text of a number is slow."""
-        return self.hopeful and (name in self.bounded or isinstance(self.types[name], _PARSED))
+        return self.strict and (name in self.bounded or isinstance(self.types[name], _PARSED))
 
     def _items(self) -> list[tuple[str, DataType]]:
         return list(self.types.items())
@@ -241,7 +241,7 @@ def _members(names: Sequence[str], only_nested: bool) -> Callable[[Column], Colu
 def whole(rows: DataFrame, reading: Reading) -> DataFrame:
     """What a batch leaves, where `rows` are the last change of each key and have all columns; of a delete, those of
     the key."""
-    return rows.select("op", "ts_us", reading.parsed(_IMAGE).alias("row"), _no_names("_kept"))
+    return rows.select("op", "ts_us", reading.parsed(_IMAGE).alias("row"), _no_names("_unsent"))
 
 
 def with_row(rows: DataFrame, reading: Reading) -> DataFrame:
@@ -252,22 +252,24 @@ def with_row(rows: DataFrame, reading: Reading) -> DataFrame:
 _IMAGE = "coalesce(after, key)"
 
 
-def with_moved(rows: DataFrame, reading: Reading, lazy: Sequence[str], table: DataFrame) -> DataFrame:
+def with_moved(rows: DataFrame, reading: Reading, partial_columns: Sequence[str], table: DataFrame) -> DataFrame:
     """A row that got another key has the columns it lacks from the row it was: as an earlier change in `rows` left it,
     which may have moved itself, or as `table` has it, which holds what was before `rows`."""
     others = rows.filter(~_moved())
-    moved = _with_old(rows.filter(_moved()), reading, lazy, table).localCheckpoint()
+    moved = _with_old(rows.filter(_moved()), reading, partial_columns, table).localCheckpoint()
     while moved.filter(_moved()).limit(1).collect():
         known = others.unionByName(moved.drop("_old"))
-        moved = _answered(moved, known, lazy).localCheckpoint()
+        moved = _answered(moved, known, partial_columns).localCheckpoint()
     return others.unionByName(moved.drop("_old"))
 
 
-def _with_old(moved: DataFrame, reading: Reading, lazy: Sequence[str], table: DataFrame) -> DataFrame:
+def _with_old(moved: DataFrame, reading: Reading, partial_columns: Sequence[str], table: DataFrame) -> DataFrame:
     """The texts that the table has for the row each was, in `_old`."""
     asked = moved.withColumn("_was", reading.of_key().parsed("headers['old_key']"))
     aside = UNFIT if reading.lenient else None
-    had = [F.expr(reading.text_here(name, quoted(name))).alias(f"c{place}") for place, name in enumerate(lazy)]
+    had = [
+        F.expr(reading.text_here(name, quoted(name))).alias(f"c{place}") for place, name in enumerate(partial_columns)
+    ]
     keys = [
         F.expr(reading.canonical_here(name, quoted(name), aside)).alias(f"_key_{place}")
         for place, name in enumerate(reading.key)
@@ -279,21 +281,23 @@ def _with_old(moved: DataFrame, reading: Reading, lazy: Sequence[str], table: Da
     return asked.join(table.select(*keys, F.struct(*had).alias("_old")), same, "left").select(*moved.columns, "_old")
 
 
-def _answered(moved: DataFrame, known: DataFrame, lazy: Sequence[str]) -> DataFrame:
+def _answered(moved: DataFrame, known: DataFrame, partial_columns: Sequence[str]) -> DataFrame:
     """One link further: what each lacks, where the change before it at its old key has it, or no change does."""
-    marks = [_mark(name).alias(f"m{place}") for place, name in enumerate(lazy)]
+    marks = [_mark(name).alias(f"m{place}") for place, name in enumerate(partial_columns)]
     told = known.select("key", "seq", F.lit(1).alias("kind"), F.lit(None).cast("bigint").alias("asker"), *marks)
     asking = moved.filter(_moved()).select(
         F.col("headers")["old_key"].alias("key"),
         (F.col("seq") - 1).alias("seq"),  # before the delete of its own old key
         F.lit(0).alias("kind"),
         F.col("seq").alias("asker"),
-        *(F.lit(None).cast(_MARK).alias(f"m{place}") for place in range(len(lazy))),
+        *(F.lit(None).cast(_MARK).alias(f"m{place}") for place in range(len(partial_columns))),
     )
     before = Window.partitionBy("key").orderBy("seq", "kind").rowsBetween(Window.unboundedPreceding, -1)
-    found = [F.last(f"m{place}", ignorenulls=True).over(before).alias(f"m{place}") for place in range(len(lazy))]
+    found = [
+        F.last(f"m{place}", ignorenulls=True).over(before).alias(f"m{place}") for place in range(len(partial_columns))
+    ]
     answers = told.unionByName(asking).select("kind", "asker", *found).filter("kind = 0").drop("kind")
-    return _filled(moved.join(answers, F.col("seq") == F.col("asker"), "left"), lazy).select(*moved.columns)
+    return _filled(moved.join(answers, F.col("seq") == F.col("asker"), "left"), partial_columns).select(*moved.columns)
 
 
 _MARK = "struct<waits:boolean,text:string>"
@@ -307,9 +311,9 @@ def _mark(name: str) -> Column:
     return F.when(~lacks, sent).when(_moved(), waits).cast(_MARK)
 
 
-def _filled(asked: DataFrame, lazy: Sequence[str]) -> DataFrame:
+def _filled(asked: DataFrame, partial_columns: Sequence[str]) -> DataFrame:
     row, lacking = F.col("row"), _lacking()
-    for place, name in enumerate(lazy):
+    for place, name in enumerate(partial_columns):
         lacks, answer = F.array_contains(_lacking(), name), F.col(f"m{place}")
         found = F.when(answer.isNull(), F.col("_old")[f"c{place}"]).otherwise(answer["text"])
         waits = F.coalesce(answer["waits"], F.lit(False))
@@ -318,21 +322,23 @@ def _filled(asked: DataFrame, lazy: Sequence[str]) -> DataFrame:
     return asked.withColumn("row", row).withColumn("unchanged", lacking)
 
 
-def folded(rows: DataFrame, lazy: Sequence[str]) -> DataFrame:
-    """The last change of each key, where some changes lack some of the `lazy` columns.
+def folded(rows: DataFrame, partial_columns: Sequence[str]) -> DataFrame:
+    """The last change of each key, where some changes lack some of the `partial_columns`.
 
-    What a change lacks is in the one before it in the batch, back to one that has all; else it is `_kept`.
+    What a change lacks is in the one before it in the batch, back to one that has all; else it is `_unsent`.
     """
     keys = Window.partitionBy("key")
     whole = F.when((F.col("op") == "d") | (F.size(_lacking()) == 0), F.col("seq"))
     recent = rows.withColumn("_base", F.max(whole).over(keys)).filter("_base is null or seq >= _base")
-    filled = [_last_sent(name).alias(f"_lazy_{place}") for place, name in enumerate(lazy)]
+    filled = [_last_sent(name).alias(f"_partial_{place}") for place, name in enumerate(partial_columns)]
     last = F.max_by(F.struct("op", "ts_us", "row"), "seq").alias("last")
-    kept = F.array(*(F.when(F.col(f"_lazy_{place}").isNull(), F.lit(name)) for place, name in enumerate(lazy)))
+    unsent = F.array(
+        *(F.when(F.col(f"_partial_{place}").isNull(), F.lit(name)) for place, name in enumerate(partial_columns))
+    )
     row = F.col("last.row")
-    for place, name in enumerate(lazy):
-        row = row.withField(quoted(name), F.col(f"_lazy_{place}.text"))
-    names = F.filter(kept, lambda each: each.isNotNull()).alias("_kept")
+    for place, name in enumerate(partial_columns):
+        row = row.withField(quoted(name), F.col(f"_partial_{place}.text"))
+    names = F.filter(unsent, lambda each: each.isNotNull()).alias("_unsent")
     found = recent.groupBy("key").agg(last, *filled)
     return found.select("last.op", "last.ts_us", row.alias("row"), names)
 

@@ -23,10 +23,10 @@ from tailrace.schema import TableSchema
 from tailrace.sinks.lake.ledger import Entry, TableLedger
 from tailrace.sinks.lake.maintenance import FAILURES, LakeCare, Turns
 from tailrace.sinks.lake.share import Share, shares_of, steps
-from tailrace.sinks.lake.table import KeptTable
+from tailrace.sinks.lake.table import SinkTable
 from tailrace.sinks.lake.target import Target
 from tailrace.sinks.lake.trouble import of_the_sink, of_the_table
-from tailrace.sinks.tables import Kept, Log
+from tailrace.sinks.tables import Applied, Log
 
 if TYPE_CHECKING:
     from tailrace.sinks.lake import LakeSink
@@ -38,7 +38,7 @@ class LakeKeeper:
     def __init__(self, sink: LakeSink, spark: SparkSession, delivery: Delivery, log: Log, state_dir: Path) -> None:
         self._sink, self._spark, self._delivery, self._log = sink, spark, delivery, log
         self._ledger = TableLedger(state_dir / "tables.json", log.log_id)
-        self._tables: dict[str, KeptTable] = {}
+        self._tables: dict[str, SinkTable] = {}
         self._schemas: dict[str, TableSchema] = {}
         self._tended: dict[str, Target] = {}
         self._turns = Turns()
@@ -62,13 +62,13 @@ class LakeKeeper:
             if is_behind:
                 self._catch_up(name, start, end)
 
-    def keep(self, span: Span) -> dict[int, Kept]:
+    def keep(self, span: Span) -> dict[int, Applied]:
         shares = self._shares(span.start, span.end)
         entries = dict(self._each(shares, lambda share: self._apply(share, span.start, span.end)))
         failpoint("lake.batch.before_ledger")
         self._ledger.move(max(self._ledger.state.mark, span.end), entries)
-        kept = [part.content for share in shares for part in share.parts]
-        return {content.schema_id: Kept(content.rows, content.last_us) for content in kept}
+        contents = [part.content for share in shares for part in share.parts]
+        return {content.schema_id: Applied(content.rows, content.last_us) for content in contents}
 
     def warnings(self) -> tuple[str, ...]:
         tables = self._ledger.state.tables
@@ -86,7 +86,7 @@ class LakeKeeper:
         for name, schema in schemas.items():
             try:
                 if name not in self._tended:
-                    self._tended[name] = self._sink.kept(self._spark, schema, self._delivery, self._log.log_id)
+                    self._tended[name] = self._sink.target_for(self._spark, schema, self._delivery, self._log.log_id)
                 if self._tended[name].state() is not None:
                     found[name] = self._tended[name]
             except FAILURES as error:
@@ -145,7 +145,7 @@ class LakeKeeper:
         reason = of_the_table(error, name)
         return Entry(mark, f"{reason}; {reason.hint}")
 
-    def _bring(self, table: KeptTable, share: Share, start: int, end: int) -> None:
+    def _bring(self, table: SinkTable, share: Share, start: int, end: int) -> None:
         table.target.tune(sum(part.content.rows for part in share.parts))
         breaking = frozenset("s" if self._sink.write_mode == "append" else "st")
         for attempt in range(CONFLICT_TRIES):
@@ -188,10 +188,10 @@ class LakeKeeper:
         with self._turns.of(name):
             self._table(name).restore_columns()
 
-    def _table(self, name: str) -> KeptTable:
+    def _table(self, name: str) -> SinkTable:
         with self._lock:
             if name not in self._tables:
                 newest = [schema for schema in self._log.versions().values() if schema.name == name][-1]
-                self._tables[name] = KeptTable(self._sink, self._spark, newest, self._delivery, self._log)
+                self._tables[name] = SinkTable(self._sink, self._spark, newest, self._delivery, self._log)
                 self._schemas[name] = newest
             return self._tables[name]

@@ -12,7 +12,7 @@ from tailrace.sinks.lake.fold import Reading
 from tailrace.sinks.lake.ranges import Ranges
 from tailrace.sinks.lake.sql import literal, quoted
 
-OP, KEPT, UNFIT, AT = "_tailrace_op", "_tailrace_kept", "_tailrace_unfit", "_tailrace_at"
+OP, UNSENT, UNFIT, AT = "_tailrace_op", "_tailrace_unsent", "_tailrace_unfit", "_tailrace_at"
 """Columns of the merge's source beside the table's."""
 
 
@@ -21,7 +21,7 @@ class Measured:
     """What a merge's source has."""
 
     rows: int
-    kept: bool
+    unsent: bool
     """Whether some rows leave columns as the table has them."""
     unfit: list[str]
 
@@ -29,7 +29,7 @@ class Measured:
 def strict_source(winners: DataFrame, reading: Reading) -> DataFrame:
     """One typed row per key: a value that its column does not hold is an error. Every row has all columns, and a
     delete those of its key."""
-    return winners.selectExpr(*reading.strict(), f"op AS {OP}", f"timestamp_micros(ts_us) AS {AT}")
+    return winners.selectExpr(*reading.strict_columns(), f"op AS {OP}", f"timestamp_micros(ts_us) AS {AT}")
 
 
 def source(winners: DataFrame, reading: Reading) -> DataFrame:
@@ -37,7 +37,7 @@ def source(winners: DataFrame, reading: Reading) -> DataFrame:
     return reading.typed(winners).select(
         *reading.columns(),
         F.col("op").alias(OP),
-        F.col("_kept").alias(KEPT),
+        F.col("_unsent").alias(UNSENT),
         reading.misfits().alias(UNFIT),
         F.timestamp_micros("ts_us").alias(AT),
     )
@@ -49,7 +49,7 @@ def unfit_columns(name: str) -> Column:
 
 
 def measure(rows: DataFrame) -> Measured:
-    [found] = rows.agg(F.count("*"), F.max(F.size(KEPT)), unfit_columns(UNFIT)).collect()
+    [found] = rows.agg(F.count("*"), F.max(F.size(UNSENT)), unfit_columns(UNFIT)).collect()
     return Measured(found[0], bool(found[1]), found[2] or [])
 
 
@@ -63,12 +63,12 @@ def fresh(rows: DataFrame, columns: Sequence[str], *, lenient: bool, soft: bool)
 
 @dataclass(frozen=True)
 class Statement:
-    """The MERGE for a source. `kept`: whether some rows leave columns as the table has them."""
+    """The MERGE for a source. `unsent`: whether some rows leave columns as the table has them."""
 
     columns: Sequence[str]
     reading: Reading
     ranges: Ranges
-    kept: bool
+    unsent: bool
     lenient: bool
     soft: bool
 
@@ -102,23 +102,25 @@ class Statement:
         here, there = f"t.{quoted(name)}", f"s.{quoted(name)}"
         if self.reading.is_plain(name):
             return f"{here} = {there}"
-        kept, new = ("t.`_unfit`", f"s.{UNFIT}") if self.lenient else (None, None)
-        return f"{self.reading.canonical_here(name, here, kept)} = {self.reading.canonical_here(name, there, new)}"
+        aside, new_aside = ("t.`_unfit`", f"s.{UNFIT}") if self.lenient else (None, None)
+        return (
+            f"{self.reading.canonical_here(name, here, aside)} = {self.reading.canonical_here(name, there, new_aside)}"
+        )
 
     def _updates(self) -> list[tuple[str, str]]:
         found = [(quoted(name), self._new(name)) for name in self.columns if name not in self.reading.key]
         if self.lenient:
-            kept = f"map_filter(coalesce(t.`_unfit`, map()), (k, v) -> array_contains(s.{KEPT}, k))"
-            found.append(("`_unfit`", f"map_concat({kept}, s.{UNFIT})"))
+            old = f"map_filter(coalesce(t.`_unfit`, map()), (k, v) -> array_contains(s.{UNSENT}, k))"
+            found.append(("`_unfit`", f"map_concat({old}, s.{UNFIT})"))
         if self.soft:
             found += [("`_is_deleted`", "false"), ("`_deleted_at`", "cast(null as timestamp)")]
         return found
 
     def _new(self, name: str) -> str:
         new = f"s.{quoted(name)}"
-        if not self.kept:
+        if not self.unsent:
             return new
-        return f"CASE WHEN array_contains(s.{KEPT}, {literal(name)}) THEN t.{quoted(name)} ELSE {new} END"
+        return f"CASE WHEN array_contains(s.{UNSENT}, {literal(name)}) THEN t.{quoted(name)} ELSE {new} END"
 
     def _inserts(self) -> dict[str, str]:
         found = {quoted(name): f"s.{quoted(name)}" for name in self.columns}

@@ -39,7 +39,7 @@ class Rows:
     @property
     def only_inserts(self) -> bool:
         """Whether all are inserts of new keys."""
-        return self.content.ops - {"s", "t"} == {"c"} and not self.content.moved
+        return self.content.ops - {"s", "t"} == {"c"} and not self.content.has_key_changes
 
 
 @dataclass(frozen=True)

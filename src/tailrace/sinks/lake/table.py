@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from tailrace.sinks.lake import LakeSink
 
 
-class KeptTable:
+class SinkTable:
     def __init__(self, sink: LakeSink, spark: SparkSession, schema: TableSchema, delivery: Delivery, log: Log) -> None:
         self._sink, self._log, self._source = sink, log, schema
-        self.target = sink.kept(spark, schema, delivery, log.log_id)
+        self.target = sink.target_for(spark, schema, delivery, log.log_id)
         self._mark: int | None = None
         self._state: int | None = None
         self.committed = 0
@@ -181,17 +181,17 @@ class KeptTable:
     def _upsert(self, reading: Reading, step: Rows) -> bool:
         if step.only_inserts and self._holds_this_log_alone():
             return self._append(partial(self._new, self._read(step)), reading, step)
-        if not step.content.lazy:
-            rows, hopeful = self._read(step, last=True), reading.hoping()
-            strict = merge.strict_source(whole(rows, hopeful), hopeful)
-            if self._hopefully(reading, step.end, lambda: self._bring(strict, reading, step, kept=False)):
+        if not step.content.partial_columns:
+            rows, strict = self._read(step, last=True), reading.as_strict()
+            source = merge.strict_source(whole(rows, strict), strict)
+            if self._try_strictly(reading, step.end, lambda: self._bring(source, reading, step, unsent=False)):
                 return True
             return self._merge(whole(rows, reading), reading, step)
         rows = with_row(self._read(step), reading)
-        if step.content.moved_lazily:
+        if step.content.has_partial_key_changes:
             here = self.target.session.table(self.target.sql_name)
-            rows = with_moved(rows, reading, step.content.lazy, here)
-        return self._merge(folded(rows, step.content.lazy), reading, step)
+            rows = with_moved(rows, reading, step.content.partial_columns, here)
+        return self._merge(folded(rows, step.content.partial_columns), reading, step)
 
     def _holds_this_log_alone(self) -> bool:
         """Whether an insert is of a key that the table cannot have."""
@@ -202,11 +202,11 @@ class KeptTable:
 
     def _append(self, read: Callable[[Reading], DataFrame], reading: Reading, step: Rows) -> bool:
         """Add rows. `read` gives them, parsed in one way or another in `row`, and the sink's own columns."""
-        hopeful = reading.hoping()
-        rows = read(hopeful)
+        strict = reading.as_strict()
+        rows = read(strict)
         others = [name for name in rows.columns if name != "row"]
-        strict = rows.selectExpr(*hopeful.strict(), *others)
-        if self._hopefully(reading, step.end, lambda: self.target.append(strict, step.end)):
+        values = rows.selectExpr(*strict.strict_columns(), *others)
+        if self._try_strictly(reading, step.end, lambda: self.target.append(values, step.end)):
             self._empty = False
             return True
         checked = reading.typed(read(reading))
@@ -222,8 +222,8 @@ class KeptTable:
             typed.unpersist()
         return True
 
-    def _hopefully(self, reading: Reading, mark: int, write: Callable[[], None]) -> bool:
-        """Write in one pass, in the hope that every value fits; False: look for those that do not."""
+    def _try_strictly(self, reading: Reading, mark: int, write: Callable[[], None]) -> bool:
+        """Write in one pass, which fails where a value does not fit; False: look for those that do not."""
         if reading.lenient:
             return False
         try:
@@ -243,20 +243,20 @@ class KeptTable:
                 return False
             if found.rows:
                 lenient = self.target.existing().type(evolve.UNFIT) is not None
-                self._bring(source, reading, step, kept=found.kept, lenient=lenient)
+                self._bring(source, reading, step, unsent=found.unsent, lenient=lenient)
         finally:
             source.unpersist()
         return True
 
-    def _bring(self, source: DataFrame, reading: Reading, step: Rows, *, kept: bool, lenient: bool = False) -> None:
+    def _bring(self, source: DataFrame, reading: Reading, step: Rows, *, unsent: bool, lenient: bool = False) -> None:
         columns, soft = list(reading.types), self._sink.soft_delete
-        if self._empty and not kept:
+        if self._empty and not unsent:
             self.target.append(merge.fresh(source, columns, lenient=lenient, soft=soft), step.end)
         else:
             keys = self._log.keys(max(step.start, self.mark()), step.end, step.schema.id)
             found = ranges(keys, [name for name in reading.types if name in reading.key], reading.types)
             where = {name: bounds for name, bounds in found.items() if reading.is_ordered(name)}
-            statement = merge.Statement(columns, reading, where, kept=kept, lenient=lenient, soft=soft)
+            statement = merge.Statement(columns, reading, where, unsent=unsent, lenient=lenient, soft=soft)
             self.target.merge(source, statement.text, step.end)
         self._empty = False
 
@@ -274,7 +274,7 @@ class KeptTable:
                 evolve.to_text(self.target, unfit)
                 return False
             case "lenient":
-                evolve.keep_unfit(self.target)
+                evolve.add_unfit_column(self.target)
                 return True
             case "halt":
                 raise evolve.unfit_value(schema, unfit[0])

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast, get_args
 
 from tailrace.backoff import Backoff
 from tailrace.capture.postgres import PostgresSource, Snapshot
-from tailrace.capture.staging import keep_only, left_behind
+from tailrace.capture.staging import left_behind, remove_others
 from tailrace.changelog import LogReader
 from tailrace.contracts import ChunkId, Extent, Staged
 from tailrace.control.ledger import Run, SnapshotLedger, TableRequest, TableRun
@@ -104,7 +104,7 @@ class Snapshots:
     def recover(self, folder: Path) -> None:
         """Take over what was read before a crash, and remove the rest. Before the first step only."""
         self._ledger.stage(left_behind(folder))
-        keep_only(folder, {each.file for each in self._ledger.staged(self._source.id)})
+        remove_others(folder, {each.file for each in self._ledger.staged(self._source.id)})
 
     @property
     def busy(self) -> bool:

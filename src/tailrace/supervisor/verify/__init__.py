@@ -19,7 +19,7 @@ from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.layout import Layout
 from tailrace.supervisor.verify.passage import Passage, Patience
 from tailrace.supervisor.verify.repair import Repair
-from tailrace.supervisor.verify.report import TableReport, keep
+from tailrace.supervisor.verify.report import TableReport, save
 from tailrace.supervisor.verify.table import TableVerification, forget_files
 from tailrace.supervisor.verify.touches import TouchedKeys
 
@@ -100,7 +100,7 @@ class Verification:
                 if error.code not in OF_A_TABLE:
                     raise
                 report.problem = f"{error.message}; {error.hint}" if error.hint else error.message
-            keep(self._layout.verified(self._pipeline.name, sink.id), self._log_id, [report])
+            save(self._layout.verified(self._pipeline.name, sink.id), self._log_id, [report])
             yield report
 
     def _refuse_second_writer(self) -> None:
@@ -159,7 +159,7 @@ class _Table:
             self._spark,
             whole._source,
             self._sink,
-            self._sink.kept(self._spark, schema, delivery, whole._log_id),
+            self._sink.target_for(self._spark, schema, delivery, whole._log_id),
             name,
             self._passage(),
             self._touched,

@@ -59,7 +59,7 @@ class TableReport:
         return {**asdict(self), "shown": shown, "equal": self.equal}
 
 
-def keep(file: Path, log_id: str, reports: list[TableReport]) -> None:
+def save(file: Path, log_id: str, reports: list[TableReport]) -> None:
     """Remember the tables' newest verification, beside what is known of others."""
     known = load(file)
     told = {each.table: {**each.as_dict(values=False), "log_id": log_id} for each in reports}
