@@ -152,7 +152,7 @@ def test_a_key_that_changes_between_plan_and_read(db: Database, tmp_path: Path) 
         found = run.finish()
         assert run.ledger.run(table.run).state == "done"
     assert _newest_rows(found) == _by_id(source_rows(db))
-    assert {row["key"].partition(":")[0] for row in found} == {'{"code"'}
+    assert {row["key"].partition(":")[0] for row in found if row["op"] in "cur"} == {'{"code"'}
 
 
 def _newest_rows(found: list[Change]) -> list[dict[str, Any]]:
