@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tailrace.schema import Column, SchemaBook, TableSchema, differences
+from tailrace.schema import Column, SchemaBook, TableSchema, differences, table_name
 
 ITEMS = TableSchema(-1, "shop", "public", "items", (Column("id", "bigint", False), Column("v", "text")), ("id",))
 OTHERS = [
@@ -22,6 +22,12 @@ OTHERS = [
 
 def test_plain_data_and_back() -> None:
     assert TableSchema.from_dict(ITEMS.as_dict()) == ITEMS
+
+
+def test_different_tables_have_different_names() -> None:
+    names = [table_name(*parts) for parts in (("a", "b"), ("a.b", "c"), ("a", "b.c"), ('"a', 'b"'), ("a", '"b.c"'))]
+    assert names[:3] == ["a.b", '"a.b".c', 'a."b.c"']
+    assert len(set(names)) == len(names)
 
 
 def test_the_fingerprint_is_of_everything_but_the_id() -> None:

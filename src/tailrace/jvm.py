@@ -15,6 +15,9 @@ FEW = 5_000
 LONGEST = 2_000
 """Characters of a reason: some quote the row that they are about."""
 
+JSON_LIMITS = {"maxNestingDepth": "10000", "maxNumLen": str(1 << 20), "maxStringLen": str((1 << 31) - 1)}
+"""Options for Spark's parser of row images: what is larger than its own limits is a value like any other."""
+
 _CALLING = "An error occurred while calling "
 _CAUSE = "Caused by: "
 

@@ -43,7 +43,7 @@ class TableSchema:
 
     @property
     def name(self) -> str:
-        return f"{self.schema}.{self.table}"
+        return table_name(self.schema, self.table)
 
     def follows(self, known: TableSchema) -> bool:
         """Whether it is another version than `known`: other content, another table under the same name, or another
@@ -116,6 +116,15 @@ class SchemaBook:
 
 Difference = dict[str, Any]
 """One step from a version to the next: `kind`, and what it concerns."""
+
+
+def table_name(schema: str, table: str) -> str:
+    """`schema.table`, different for different tables: a part with a dot or a quote in it stands in quotes."""
+    return ".".join(_quoted(part) if set(part) & {".", '"'} else part for part in (schema, table))
+
+
+def _quoted(part: str) -> str:
+    return '"' + part.replace('"', '""') + '"'
 
 
 def differences(before: TableSchema, after: TableSchema) -> list[Difference]:

@@ -103,6 +103,17 @@ def test_a_name_says_whose_it_is(owner: Owner | None) -> None:
     assert Subscriber(name, 0, required=True).owner == owner
 
 
+def test_a_name_may_be_longer_than_a_file_may_be_called(path: Path, full: LogWriter) -> None:
+    """As that of a halted table, in characters of three bytes each."""
+    names = [f"shop/lake/{'☃' * 60}.{end}" for end in ("a", "b")]
+    subscribers = Subscribers(path)
+    for name in names:
+        subscribers.report(name, 1, required=True)
+    assert sorted(each.name for each in subscribers.all()) == names
+    subscribers.forget(names[0])
+    assert [each.name for each in subscribers.all()] == names[1:]
+
+
 def test_a_forgotten_subscriber_holds_nothing(path: Path, full: LogWriter) -> None:
     subscribers = Subscribers(path)
     subscribers.report("gone/away", 0, required=True)

@@ -36,9 +36,9 @@ _COUNTS = """
 from contextlib import closing
 from pathlib import Path
 from tailrace.control import Store
-from tailrace.control.ledger import Ledger
+from tailrace.control.ledger import SnapshotLedger
 with closing(Store(Path(sys.argv[1]))) as store:
-    print(len(Ledger(store).runs("shop")))
+    print(len(SnapshotLedger(store).runs("shop")))
 """
 _DIES = """
 import os, sys

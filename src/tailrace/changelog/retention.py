@@ -8,6 +8,7 @@ read what was dropped is *expired*.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -53,6 +54,9 @@ class Subscriber:
         return Owner(*parts) if len(parts) > 1 else None
 
 
+LONGEST_NAME = 200
+
+
 class Subscribers:
     """The log's subscribers, one small file each, written by the driver that runs the sink."""
 
@@ -74,16 +78,16 @@ class Subscribers:
     def all(self) -> list[Subscriber]:
         found = []
         for file in self._storage.list(FOLDER):
-            name = unquote(file.rsplit("/", 1)[1].removesuffix(".json"))
             try:
                 fields = json.loads(self._storage.tail(file, 0))
             except FileNotFoundError:  # somebody forgot it just now
                 continue
+            name = fields.get("name") or unquote(file.rsplit("/", 1)[1].removesuffix(".json"))
             found.append(Subscriber(name, fields["offset"], fields["required"], fields.get("released", False)))
         return found
 
     def _write(self, name: str, fields: dict[str, int | bool]) -> None:
-        self._storage.replace(_file(name), json.dumps(fields).encode())
+        self._storage.replace(_file(name), json.dumps({"name": name, **fields}).encode())
 
 
 @dataclass(frozen=True)
@@ -199,4 +203,8 @@ def _oldest_end(storage: Directory) -> int:
 
 
 def _file(name: str) -> str:
-    return f"{FOLDER}/{quote(name, safe='')}.json"
+    """A file system takes 255 bytes of a name: a longer one ends in a hash of it."""
+    encoded = quote(name, safe="")
+    if len(encoded) > LONGEST_NAME:
+        encoded = f"{encoded[:LONGEST_NAME]}~{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"
+    return f"{FOLDER}/{encoded}.json"

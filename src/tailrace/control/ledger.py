@@ -25,6 +25,7 @@ from tailrace.control.store import Store
 from tailrace.control.tables import indexed, snapshot_chunks, snapshot_debts, snapshot_runs, snapshot_tables
 from tailrace.control.upsert import insert_missing, put
 from tailrace.errors import TailraceError
+from tailrace.schema import table_name
 
 Columns = ReadOnlyColumnCollection[str, sa.Column[Any]]
 Condition = sa.ColumnElement[bool]
@@ -75,7 +76,7 @@ class TableRun:
 
     @property
     def name(self) -> str:
-        return f"{self.schema}.{self.table}"
+        return table_name(self.schema, self.table)
 
 
 class SnapshotLedger:
@@ -147,7 +148,7 @@ class SnapshotLedger:
         found: dict[str, bool] = {}
         with self._store.transaction() as connection:
             for schema, table, state in connection.execute(query):
-                name = f"{schema}.{table}"
+                name = table_name(schema, table)
                 found[name] = found.get(name, False) or state == "done"
         return found
 

@@ -266,7 +266,7 @@ class Query:
             tables = self._progress.tables
             for number, count in counts.items():
                 schema = schemas[number]
-                tables.setdefault(f"{schema.schema}.{schema.table}", Count()).add(count)
+                tables.setdefault(schema.name, Count()).add(count)
             limits = self._progress.bound_limited + limited
             self._progress = DeliveryProgress(span.end, self._progress.batches + 1, limits, tables)
 

@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
+from tailrace.jvm import JSON_LIMITS
 from tailrace.schema import TableSchema
 
 
@@ -32,7 +33,7 @@ class ValueSharding:
         self._lacking |= self._look(frame, unsure)
         by_value = [each.id for each in found if each.name not in without | self._lacking]
         only = StructType([StructField(self._column, StringType())])
-        value = F.from_json(_image(), only).getField(self._column)
+        value = F.from_json(_image(), only, JSON_LIMITS).getField(self._column)
         return F.when(F.col("schema_id").isin(by_value), value).otherwise(F.col("key"))
 
     def warnings(self) -> tuple[str, ...]:

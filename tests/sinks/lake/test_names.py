@@ -198,3 +198,13 @@ class Mirror:
     def image(self, row: Image) -> str:
         texts = {name: each if name == DOCUMENT and each else json.dumps(each) for name, each in row.items()}
         return "{" + ",".join(f"{json.dumps(name, ensure_ascii=False)}:{each}" for name, each in texts.items()) + "}"
+
+
+def test_names_with_dots_are_not_taken_for_one_another(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, sink_of("iceberg3", tmp_path), tmp_path)
+    one = replace(schema_of(1, "c", {"id": "bigint"}, relation=1), schema="a.b")
+    other = replace(schema_of(2, "b.c", {"id": "bigint"}, relation=2), schema="a")
+    lake.feed.add(one, "c", {"id": 1}).add(other, "c", {"id": 2})
+    lake.keep()
+    assert lake.keeper.warnings() == ()
+    assert (lake.rows("a.b__c"), lake.rows("a__b.c")) == ([{"id": 1}], [{"id": 2}])

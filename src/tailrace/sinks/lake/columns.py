@@ -21,6 +21,8 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from tailrace.jvm import JSON_LIMITS
+
 MAX_DIGITS = 38
 FLOATS = (DoubleType, FloatType)
 
@@ -48,8 +50,6 @@ _PLAIN: dict[str, DataType] = {
     "bigint unsigned": DecimalType(20, 0),
 }
 JSON = ("json", "jsonb")
-JSON_LIMITS = {"maxNestingDepth": "10000", "maxNumLen": str(1 << 20), "maxStringLen": str((1 << 31) - 1)}
-"""Options for the parser of row images: what is larger than its own limits is a value like any other."""
 _DECIMAL = re.compile(r"(?:numeric|decimal)\((\d+)(?:,\s*(-?\d+))?\)")
 
 

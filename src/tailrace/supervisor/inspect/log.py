@@ -167,7 +167,7 @@ def _grown(segment: SegmentSummary | None, line: Line, frame: FrameRef) -> Segme
 def _tables(schemas: Iterable[TableSchema]) -> tuple[TableSummary, ...]:
     versions: dict[str, list[TableSchema]] = {}
     for schema in schemas:
-        versions.setdefault(f"{schema.schema}.{schema.table}", []).append(schema)
+        versions.setdefault(schema.name, []).append(schema)
     return tuple(
         TableSummary(name, len(found[-1].columns), found[-1].key, len(found))
         for name, found in sorted(versions.items())

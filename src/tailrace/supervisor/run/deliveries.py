@@ -138,10 +138,16 @@ class SinkRunner(threading.Thread):
             sharding=document.spec.sharding,
         )
         self._state, self._error = "running", None
-        self._missed = look_back(document, self._layout, query.log_id, query.began)
-        self._care = query.care()
-        with tended(self._care, self.name):
-            self._watch(query)
+        try:
+            self._missed = look_back(document, self._layout, query.log_id, query.began)
+            self._care = query.care()
+            with tended(self._care, self.name):
+                self._watch(query)
+        finally:  # whatever happened, no second query may write beside this one
+            self._end(query)
+        error = query.error()
+        if error is not None:
+            raise error
 
     def _watch(self, query: Query) -> None:
         ordered = None
@@ -152,12 +158,11 @@ class SinkRunner(threading.Thread):
             if query.progress().batches:
                 self._backoff.reset()
             self._halt.wait(WATCH_S)
+
+    def _end(self, query: Query) -> None:
         if query.is_active():
             query.drain(DRAIN_S)
-        error = query.error()
         self._past, self._query = self._progress(), None
-        if error is not None:
-            raise error
 
     def _await_log(self) -> None:
         """The tap creates the log with its first position."""

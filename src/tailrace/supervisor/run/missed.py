@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 from tailrace.control import Store
 from tailrace.control.ledger import SnapshotLedger
 from tailrace.errors import TailraceError
+from tailrace.schema import table_name
 from tailrace.spec import Pipeline
 from tailrace.supervisor.layout import Layout
 
@@ -79,6 +80,6 @@ def look_back(pipeline: Pipeline, layout: Layout, log_id: str, began: Began) -> 
     ledger = cache(lambda: SnapshotLedger(Store(layout.store)))  # opened when it is first asked
     tables: Sequence[str] = missed.tables
     with suppress(TailraceError):  # a database that is away: a table that it no longer has is named all the same
-        captured = {f"{schema}.{table}" for schema, table, _ in source.snapshot_tables()}
+        captured = {table_name(schema, table) for schema, table, _ in source.snapshot_tables()}
         tables = [name for name in tables if name in captured]
     return Missed(began.offset, missed.rows, tables, lambda: ledger().read_since(source.id, log_id, missed.since_us))

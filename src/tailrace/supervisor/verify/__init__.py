@@ -13,7 +13,7 @@ from tailrace.changelog import LogReader, head
 from tailrace.contracts import Delivery
 from tailrace.control.ledger import SnapshotLedger
 from tailrace.errors import ConfigError, SinkError, SourceError
-from tailrace.schema import SchemaBook, TableSchema
+from tailrace.schema import SchemaBook, TableSchema, table_name
 from tailrace.sinks.lake import LakeSink
 from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.layout import Layout
@@ -92,7 +92,7 @@ class Verification:
         self, spark: SparkSession, sink: LakeSink, touched: TouchedKeys, on_step: OnStep
     ) -> Iterator[TableReport]:
         for schema, table, estimate in self._tables:
-            report = TableReport(sink.id, f"{schema}.{table}")
+            report = TableReport(sink.id, table_name(schema, table))
             one = _Table(self, spark, sink, touched, report, on_step)
             try:
                 one.run((schema, table), estimate)
