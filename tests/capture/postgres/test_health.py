@@ -29,8 +29,9 @@ SWITCHES = 12
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[PostgresServer]:
-    """A server that keeps little WAL for slots."""
-    settings = {"max_slot_wal_keep_size": "48MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
+    """A server that keeps little WAL for slots, and makes no checkpoint by itself, which would end the state between
+    endangered and lost."""
+    settings = {"max_slot_wal_keep_size": "48MB", "min_wal_size": "32MB", "max_wal_size": "1GB"}
     with PostgresServer(18, settings=settings) as server:
         yield server
 

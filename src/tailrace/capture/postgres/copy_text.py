@@ -15,8 +15,8 @@ from tailrace.capture.postgres.words import borrowed, equal_to, first_mark, word
 
 INLINED = {
     "buffers": "b258ed74e22fdbfe",
-    "json_text": "42d8dff3095642f8",
-    "row_text": "5da9972a4750de63",
+    "json_text": "8f71357cd913f56c",
+    "row_text": "f8b0a5cb6dbec8f1",
     "words": "7040ed545e90861d",
 }
 """As in json_text.py."""

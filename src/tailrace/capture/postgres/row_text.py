@@ -34,7 +34,7 @@ from tailrace.capture.postgres.words import borrowed, copy
 
 INLINED = {
     "buffers": "b258ed74e22fdbfe",
-    "json_text": "42d8dff3095642f8",
+    "json_text": "8f71357cd913f56c",
     "lanes": "3da5a4b477e261e5",
     "words": "7040ed545e90861d",
 }
