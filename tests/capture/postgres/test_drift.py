@@ -83,8 +83,9 @@ def test_a_new_table_waits_for_the_transactions_open_when_it_joined(db: Database
     db.run("CREATE TABLE t (id int PRIMARY KEY)")
     run = started(capturing, db)
     with db.connect() as writer:
-        db.run("CREATE TABLE later (id int PRIMARY KEY)")
         writer.execute("BEGIN")
+        writer.execute("SELECT pg_current_xact_id()")  # open before the table is there, so that no look comes first
+        db.run("CREATE TABLE later (id int PRIMARY KEY)")
         writer.execute("INSERT INTO later VALUES (1)")
         eventually(lambda: run.stream._catalog_watch._drift.waits)
         assert run.stream.needs_snapshot == []
