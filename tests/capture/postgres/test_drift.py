@@ -79,6 +79,10 @@ def test_a_new_table_joins_and_is_to_be_read(database: Fresh, capturing: Start, 
     assert [(row["op"], row["after"]) for row in run.changes()][-1] == ("c", '{"id":2}')
 
 
+NUDGE = "SELECT pg_logical_emit_message(true, 'nudge', '')"
+"""A commit: the server sends its WAL up to there, which it may otherwise do only after a while."""
+
+
 def test_a_new_table_waits_for_the_transactions_open_when_it_joined(db: Database, capturing: Start, look: None) -> None:
     db.run("CREATE TABLE t (id int PRIMARY KEY)")
     run = started(capturing, db)
@@ -87,10 +91,10 @@ def test_a_new_table_waits_for_the_transactions_open_when_it_joined(db: Database
         writer.execute("SELECT pg_current_xact_id()")  # open before the table is there, so that no look comes first
         db.run("CREATE TABLE later (id int PRIMARY KEY)")
         writer.execute("INSERT INTO later VALUES (1)")
-        eventually(lambda: run.stream._catalog_watch._drift.waits)
+        eventually(lambda: db.rows(NUDGE) and run.stream._catalog_watch._drift.waits)
         assert run.stream.needs_snapshot == []
         writer.execute("COMMIT")
-    eventually(lambda: run.stream.needs_snapshot)
+    eventually(lambda: db.rows(NUDGE) and run.stream.needs_snapshot)
 
 
 @pytest.mark.parametrize("major", [15, 18])
