@@ -390,7 +390,7 @@ class TestSchema:
         validator = Draft202012Validator(schema)
         assert list(validator.iter_errors(Platform().model_dump(mode="json", by_alias=True))) == []
         assert list(validator.iter_errors({"datadir": "x"})) != []
-        assert schema["$defs"]["Retention"]["properties"]["max_age"]["default"] == "7d"
+        assert schema["$defs"]["RetentionBounds"]["properties"]["max_age"]["default"] == "7d"
 
     def test_every_field_is_described_and_its_examples_are_valid(self) -> None:
         loaded = [shelf.load(name) for shelf in (SOURCES, SINKS) for name in shelf.built_in]
