@@ -72,7 +72,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         IcebergSink.from_document({"id": "iceberg", "warehouse": "s3://x", "catalog_uri": "sqlite:///x"}),
     ]
     quick = {"spark.driver.extraJavaOptions": java.QUICK, **settings_for(lake)}
-    session = open_session(tmp_path_factory.mktemp("spark") / "spark.log", master="local[2]", conf=quick)
+    # Twice the usual heap: hundreds of tests leave their tables in it, and some carry values of 25 MB.
+    log = tmp_path_factory.mktemp("spark") / "spark.log"
+    session = open_session(log, master="local[2]", conf=quick, driver_memory="2g")
     yield session
     session.stop()
 
