@@ -112,11 +112,10 @@ def test_a_chunk_was_read(db: Database, again: Callable[[], Snapshotting], tmp_p
         run.begin()
         run.work()
     before = {file.name for file in files(tmp_path)}
-    with again() as run:
-        run.admitting = False
-        assert {Path(each.file).name for each in run.ledger.staged(run.source.id)} == before != set()
+    run = again()  # nothing is admitted before it is entered
+    assert {Path(each.file).name for each in run.ledger.staged(run.source.id)} == before != set()
+    with run:
         run.begin()
-        run.admitting = True
         found = run.finish()
     assert same(found, db)
     assert files(tmp_path) == []
