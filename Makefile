@@ -21,10 +21,11 @@ setup: $(STAMP) ## prepare .venv with everything pinned in constraints.txt
 demo: setup ## run the whole road on embedded servers; ARGS="--seconds 20" ends it by itself
 	@$(BIN)/tailrace demo $(ARGS)
 
-# A JVM takes longer to start than most of these tests: the Java that they find says so and ends.
+# A JVM takes longer to start than most of these tests: the Java that they find says so and ends. Most of their time is
+# waiting, so there are more processes than cores.
 quick: setup ## the tests that need no Spark and no broker: what to run between two edits
 	@$(BIN)/python -m tailrace.testing.servers
-	@JAVA_HOME=$(CURDIR)/tests/no_java $(BIN)/python -m pytest -m quick --numprocesses 2 --dist loadfile --durations 5 $(ARGS)
+	@JAVA_HOME=$(CURDIR)/tests/no_java $(BIN)/python -m pytest -m quick --numprocesses 4 --dist loadfile --durations 5 $(ARGS)
 
 test: setup ## fetch the servers the tests need and run the tests
 	@$(BIN)/python -m tailrace.testing.servers
