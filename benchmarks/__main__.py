@@ -18,6 +18,7 @@ from rich.console import Console
 from benchmarks.freshness import freshness
 from benchmarks.lake import FORMATS, lake
 from benchmarks.latency import idle, latency
+from benchmarks.load import load
 from benchmarks.memory import memory
 from benchmarks.pipeline import open_pipeline
 from benchmarks.profile import Profiler
@@ -28,8 +29,8 @@ from benchmarks.throughput import Throughput
 from benchmarks.waiting import say
 from tailrace.errors import TailraceError
 
-NAMES = ("tap", "road", "latency", "idle", "snapshot", "memory", "lake", "freshness")
-LONG = ("memory", "lake", "freshness")
+NAMES = ("tap", "road", "latency", "idle", "snapshot", "load", "memory", "lake", "freshness")
+LONG = ("load", "memory", "lake", "freshness")
 ON_THE_STREAM = {"tap", "road", "latency", "idle"}
 NEED_PIPELINE = {"road", "latency", "idle"}
 WIDTH = 180
@@ -60,6 +61,9 @@ def _run(names: set[str], options: argparse.Namespace, folder: Path) -> Report:
     if "snapshot" in names:
         with open_stage(folder) as stage:
             report.add(*snapshot(stage, options.rows, options.passes))
+    if "load" in names:
+        with open_stage(folder) as stage:
+            report.add(*load(stage, options.rows, options.passes, options.formats))
     if "memory" in names:
         with open_stage(folder) as stage:
             report.add(*memory(stage, options.rows))
@@ -113,7 +117,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seconds", type=float, default=20.0, help="window of latency, idle and freshness (%(default)s)"
     )
-    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS, help="of lake and freshness (all)")
+    parser.add_argument(
+        "--formats", nargs="+", choices=FORMATS, default=FORMATS, help="of load, lake and freshness (all)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
     parser.add_argument("--profile", action="store_true", help="say where the CPU time goes; slows what it measures")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="work there and leave logs behind")

@@ -82,11 +82,11 @@ def _catch_up(run: Running) -> None:
     """Until the table has what the log has, and the log what was written."""
     log = run.layout.log(run.name)
     all_written = run.table.written + run.table.changed
-    done = lambda: run.is_alive() and _offset(run) >= max(all_written, head(log))  # noqa: E731
+    done = lambda: run.is_alive() and lake_offset(run) >= max(all_written, head(log))  # noqa: E731
     until(done, "the lake has everything", seconds=CATCH_UP_S, every=0.1)
 
 
-def _offset(run: Running) -> int:
+def lake_offset(run: Running) -> int:
     """How far the sink is."""
     file = run.layout.sink(run.name, "lake") / "tables.json"
     try:

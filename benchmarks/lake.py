@@ -75,7 +75,9 @@ def lake(
     path = folder / "lake-log"
     say(f"lake: writing a log of {WARM_UP + passes * rows:,} changes")
     write_log(path, WARM_UP + passes * rows, TIMES * rows)
-    sinks = {(kind, mode): _sink(kind, mode, folder) for kind in formats for mode in ("upsert", "append")}
+    sinks = {
+        (kind, mode): sink_of(kind, document(kind, mode, folder)) for kind in formats for mode in ("upsert", "append")
+    }
     spark = open_session(folder / "lake-spark.log", driver_memory="6g", conf=settings_for(sinks.values()))
     try:
         for (kind, mode), sink in sinks.items():
@@ -148,7 +150,7 @@ def _by_hand(target: Target, changes: DataFrame, mode: str) -> None:
 
 
 def _fill(target: Target, sink: LakeSink, log_id: str, rows: int) -> None:
-    create(target, TABLE, sink, log_id)
+    create(target, TABLE, sink, log_id, 0)
     if sink.write_mode == "upsert":
         target.execute(f"INSERT INTO {target.sql_name} SELECT {_ROW} FROM range(0, {rows}, 1, 8)")
 
@@ -163,9 +165,9 @@ def _refuse_difference(hand: Target, ours: Target, mode: str) -> None:
         raise AssertionError(f"by hand and ours differ: {sums}")
 
 
-def _sink(kind: str, mode: str, folder: Path) -> LakeSink:
+def sink_of(kind: str, config: dict[str, object]) -> LakeSink:
     made = DeltaSink if kind == "delta" else IcebergSink
-    return made.from_document(document(kind, mode, folder))
+    return made.from_document(config)
 
 
 def document(kind: str, mode: str, folder: Path) -> dict[str, object]:

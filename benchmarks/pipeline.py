@@ -6,7 +6,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -34,8 +34,11 @@ DRAIN_S = 60.0
 class Running:
     """`tailrace run` with a pipeline from the standard table to one sink."""
 
-    def __init__(self, stage: Stage, table: Table, name: str, kind: str, sink: dict[str, object]) -> None:
-        self._stage, self.table, self.name = stage, table, name
+    def __init__(
+        self, stage: Stage, table: Table, name: str, kind: str, sink: dict[str, object], others: Sequence[Table] = ()
+    ) -> None:
+        """`others` are captured too."""
+        self._stage, self.table, self.name, self._others = stage, table, name, others
         self.slot = f"tailrace_{name}"
         self.layout = Layout(stage.folder / f"data-{name}")
         self.documents = self._documents(kind, sink)
@@ -78,7 +81,8 @@ class Running:
             self._process.wait()
 
     def _documents(self, kind: str, sink: dict[str, object]) -> list[str]:
-        source = {"id": self.name, "dsn": self._stage.dsn, "tables": [f"public.{self.table.name}"]}
+        tables = [f"public.{each.name}" for each in (self.table, *self._others)]
+        source = {"id": self.name, "dsn": self._stage.dsn, "tables": tables}
         document = {
             "apiVersion": "tailrace/v1",
             "kind": "Pipeline",

@@ -33,6 +33,8 @@ CREATE TABLE {table} (
     changed timestamptz, day date, token uuid, details jsonb
 )"""
 
+COLUMNS = ("id", "quantity", "price", "title", "note", "active", "changed", "day", "token", "details")
+
 _INSERT = """
 INSERT INTO {table}
 SELECT n, n %% 1000, (n %% 10000000) / 100.0, 'item number ' || n, md5(n::text), n %% 3 = 0,

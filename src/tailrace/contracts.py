@@ -141,13 +141,15 @@ class Staged:
 class Admitted:
     """That a chunk is in the log. Keys in `owed` have columns whose values are not in the log yet and must be
     read again; those in `paid` were owed before and no longer are. `replaces`, of a reset: chunks of the table that
-    were read before this position are of what it replaced."""
+    were read before this position are of what it replaced. `disjoint`: no other chunk of the run that says so has a
+    row with the same key."""
 
     chunk: ChunkId
     rows: int
     owed: tuple[str, ...] = ()
     paid: tuple[str, ...] = ()
     replaces: str = ""
+    disjoint: bool = False
 
 
 STILL_OPEN: None = None
@@ -196,6 +198,16 @@ class Content:
     has_partial_key_changes: bool
     """Whether one of those rows lacks columns."""
     breaks: tuple[Break, ...]
+
+
+@dataclass(frozen=True)
+class Portion:
+    """One of two portions of a table's changes, for a table that has held every change of the log since the offset
+    `began` and nothing else: its `new` rows, or all other changes. A row is new if the table's first snapshot since
+    then read it and no change before it has its key."""
+
+    began: int
+    new: bool
 
 
 VERDICT = "verdict"
@@ -299,6 +311,10 @@ class Sink(Model, ABC):
     def gather(self) -> Gather | None:
         """What to wait for before a batch is cut, for sinks that prefer few large commits."""
         return None
+
+    def snapshot_batches(self) -> int:
+        """How many batches' worth of rows of a snapshot it takes in one batch."""
+        return 1
 
     def jars(self) -> tuple[Jar, ...]:
         """What Spark's JVM needs for it; fetched on first use."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -174,6 +175,8 @@ class Admissions:
                 frames.add(*_in_lanes(each))
         self._looked[_place(staged)] = index.size
         admitted = _account(staged, touched.owed, (moved | owed) & told, moved - told, frames.count)
+        if not staged.reset and not staged.keys and self._ledger.planned_once(staged.chunk):
+            admitted = replace(admitted, disjoint=True)
         return frames.captures(self._log.state().resume or {}, schema, admitted)
 
     def _unseen(self, staged: Staged, index: TransactionIndex) -> list[Found]:

@@ -3,6 +3,7 @@
 `LogWriter.append` returns when a capture is durable; `LogReader` plans ranges, `read_slice` reads them in tasks.
 """
 
+from tailrace.changelog.first_read import FirstRead
 from tailrace.changelog.holds import Holds
 from tailrace.changelog.reader import Limits, LogReader, Pending, Trimmed, admissions, earliest, head, tip, trimmed
 from tailrace.changelog.retention import Bounds, Holder, Owner, Retention, RetentionOutcome, Subscriber, Subscribers
@@ -11,6 +12,7 @@ from tailrace.changelog.writer import LogWriter
 
 __all__ = [
     "Bounds",
+    "FirstRead",
     "Holder",
     "Holds",
     "Limits",

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.change import OPS
-from tailrace.changelog.slices import Column, FramePart, Slice, inside, read_part
+from tailrace.changelog import frames
+from tailrace.changelog.slices import Column, FramePart, Slice, inside, wanted
 from tailrace.changelog.storage import Directory
 from tailrace.contracts import Break, Content
 
@@ -54,7 +55,7 @@ def contents(piece: Slice) -> list[Content]:
     storage = Directory(piece.path)
     found: dict[int, _Tally] = {}
     for part in piece.parts:
-        rows, txs = read_part(storage, part)
+        rows, txs = frames.read(storage, part)
         _count(part, rows, txs, found)
     return sorted((tally.content(number) for number, tally in found.items()), key=lambda each: each.first)
 
@@ -63,9 +64,8 @@ def keys(piece: Slice) -> Iterator[Column]:
     """The keys of a slice's changes, frame by frame."""
     storage = Directory(piece.path)
     for part in piece.parts:
-        rows, _ = read_part(storage, part)
-        wanted = inside(part, rows) & (_numbers(rows, "schema_id") == piece.version)
-        yield rows.column("key").filter(pa.array(wanted))
+        rows, _ = frames.read(storage, part)
+        yield rows.column("key").filter(pa.array(inside(part, rows) & wanted(piece, part, rows)))
 
 
 def _count(part: FramePart, rows: pa.RecordBatch, txs: pa.RecordBatch, found: dict[int, _Tally]) -> None:

@@ -8,12 +8,28 @@ A frame's checksum is in its manifest line, so a frame needs no trailer and a to
 from __future__ import annotations
 
 import struct
+from typing import Protocol
 
 import pyarrow as pa
 import xxhash
 
+from tailrace.changelog.storage import Directory
 from tailrace.contracts import ROWS, TXS, Frame
 from tailrace.errors import LogError
+
+
+class Place(Protocol):
+    """Where a frame lies."""
+
+    @property
+    def segment(self) -> str: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def checksum(self) -> int: ...
+
 
 _HEAD = struct.Struct("<4sII4x")
 _MAGIC = b"TRF1"
@@ -41,6 +57,13 @@ def verify(buffer: pa.Buffer, expected: int, where: str) -> None:
             hint="restore the segment from a backup, or remove the log and start again with a `snapshot` in the source",
             where=where,
         )
+
+
+def read(storage: Directory, place: Place) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """A frame's rows and its transactions, as they were written."""
+    buffer = storage.read(place.segment, place.offset, place.length)
+    verify(buffer, place.checksum, f"{place.segment}@{place.offset}")
+    return decode(buffer)
 
 
 def decode_txs(buffer: pa.Buffer) -> pa.RecordBatch:

@@ -240,7 +240,8 @@ def _build(kind: str, fields: dict[str, Any]) -> Entry:
         admitted = fields["admitted"]
         chunk = ChunkId(**admitted["chunk"])
         owed, paid = tuple(admitted["owed"]), tuple(admitted["paid"])
-        fields["admitted"] = Admitted(chunk, admitted["rows"], owed, paid, admitted.get("replaces", ""))
+        others = admitted.get("replaces", ""), admitted.get("disjoint", False)
+        fields["admitted"] = Admitted(chunk, admitted["rows"], owed, paid, *others)
     for name in ("tables", "xids"):
         if fields.get(name) is not None:
             fields[name] = tuple(fields[name])

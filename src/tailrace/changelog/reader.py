@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,10 +13,11 @@ import pyarrow as pa
 from tailrace.change import LANES
 from tailrace.changelog import frames, manifest
 from tailrace.changelog.contents import contents, keys
+from tailrace.changelog.first_read import FirstRead
 from tailrace.changelog.manifest import FrameRef, Header, Line
 from tailrace.changelog.slices import FramePart, Slice
 from tailrace.changelog.storage import Directory
-from tailrace.contracts import Content
+from tailrace.contracts import Content, Portion
 from tailrace.errors import LogError
 from tailrace.schema import TableSchema
 
@@ -34,6 +35,13 @@ class Limits:
     max_events: int = 200_000
     max_bytes: int = 64 << 20
     respect_source_tx: bool = True
+    snapshot_batches: int = 1
+    """How many times as much a batch may have of a snapshot's rows."""
+
+    def share(self, line: Line) -> tuple[float, float]:
+        """What a line takes of the room for changes, and of that for bytes."""
+        times = 1 if line.admitted is None else self.snapshot_batches
+        return line.rows / times, line.bytes / times
 
 
 @dataclass(frozen=True)
@@ -109,20 +117,28 @@ class LogReader:
 
     def cut(self, start: int, limits: Limits) -> int:
         """Where a batch that begins at `start` ends: a transaction's end, within `limits` where one fits (Law 8)."""
-        end, room = start, limits.max_bytes
+        end, events, room = start, float(limits.max_events), float(limits.max_bytes)
         for line in self._after(start):
-            whole = end <= line.base
-            if whole and line.end - start <= limits.max_events and line.bytes <= room:
-                end, room = line.end, room - line.bytes
+            rows, size = limits.share(line)
+            if end <= line.base and rows <= events and size <= room:
+                end, events, room = line.end, events - rows, room - size
                 continue
             return end if end > start else self._cut_inside(line, start, limits)
         return end
 
     def slices(
-        self, start: int, end: int, tasks: int, version: int | None = None, *, last: bool = False
+        self,
+        start: int,
+        end: int,
+        tasks: int,
+        version: int | None = None,
+        *,
+        last: bool = False,
+        portion: Portion | None = None,
     ) -> list[Slice]:
         """The range `[start, end)` as one slice per task; whole lanes each, so order per key needs no shuffle. With
-        `version` only the changes of that version of a table, and with `last` only the last of each key."""
+        `version` only the changes of that version of a table, with `last` only the last of each key, and with `portion`
+        only that portion of them."""
         if last and version is None:
             raise ValueError("the last change of each key needs a version: tables may have keys that look alike")
         self._require(start, end)
@@ -138,18 +154,38 @@ class LogReader:
             for schema in self._schemas.values()
             if schema.id in used
         }
-        parts = [_part(line, frame, start, end) for line in lines for frame in line.frames]
-        root = str(self.storage.root)
-        return [Slice(root, self.source, names, tuple(parts), low, high, version, last) for low, high in groups]
+        first = None if portion is None or version is None else self._first_read(portion, version, end)
+        if first is not None and portion is not None and portion.new:
+            lines = [line for line in lines if first.has(line.base)]
+        parts = [
+            replace(_part(line, frame, start, end), is_first_read=first is not None and first.has(line.base))
+            for line in lines
+            for frame in line.frames
+        ]
+        whole = Slice(str(self.storage.root), self.source, names, tuple(parts), 0, LANES, version, last)
+        if first is not None and portion is not None:
+            whole = replace(whole, new=portion.new, touched=first.touched())
+        return [replace(whole, lane_low=low, lane_high=high) for low, high in groups]
+
+    def _first_read(self, portion: Portion, version: int, end: int) -> FirstRead:
+        found = FirstRead(self.storage.root, portion.began, self._schemas[version])
+        if not found.advance(end):
+            raise LogError(
+                "log.expired",
+                f"which rows are new since offset {portion.began} can no longer be told from the log",
+                hint="it is retried as if none were",
+                where=str(self.storage.root),
+            )
+        return found
 
     def contents(self, start: int, end: int) -> list[Content]:
         """What `[start, end)` has of each table, by the place of its first change. Texts of rows are not looked at."""
         [everything] = self.slices(start, end, 1)
         return contents(everything)
 
-    def keys(self, start: int, end: int, version: int) -> Iterator[pa.Array[Any]]:
+    def keys(self, start: int, end: int, version: int, portion: Portion | None = None) -> Iterator[pa.Array[Any]]:
         """The keys of a table version's changes in `[start, end)`."""
-        [everything] = self.slices(start, end, 1, version)
+        [everything] = self.slices(start, end, 1, version, portion=portion)
         return keys(everything)
 
     def _open(self, start: int | None) -> None:

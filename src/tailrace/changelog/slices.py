@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from tailrace.change import CHANGES, LANES, OPS
 from tailrace.changelog import frames
+from tailrace.changelog.first_read import TouchedKeys
 from tailrace.changelog.storage import Directory
 
 BATCH_BYTES = 8 << 20
@@ -39,6 +40,8 @@ class FramePart:
     high: int | None
     captured_us: int
     spilled_tx_rows: int
+    is_first_read: bool = False
+    """Whether it is of a chunk of the table's first snapshot; told only where a portion of its changes is wanted."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,10 @@ class Slice:
     """The id of the one table version that is wanted; None: all."""
     last: bool = False
     """Whether of each key of that version only the last change is wanted."""
+    new: bool | None = None
+    """Whether only the new rows of the table's first snapshot are wanted, or only all others; None: both."""
+    touched: TouchedKeys | None = None
+    """What tells the two apart."""
 
     @property
     def whole(self) -> bool:
@@ -91,11 +98,16 @@ def read_slice(piece: Slice) -> Iterator[pa.RecordBatch]:
         yield from _joined(waiting, piece)
 
 
-def read_part(storage: Directory, part: FramePart) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """A frame's rows and its transactions."""
-    buffer = storage.read(part.segment, part.offset, part.length)
-    frames.verify(buffer, part.checksum, f"{part.segment}@{part.offset}")
-    return frames.decode(buffer)
+def wanted(piece: Slice, part: FramePart, rows: pa.RecordBatch) -> np.ndarray:
+    """Which rows of a frame are of the slice's version, and of the portion of it that is wanted."""
+    mine: np.ndarray = rows.column("schema_id").to_numpy() == piece.version
+    if piece.new is None or piece.touched is None:
+        return mine
+    if not part.is_first_read:
+        return mine & (not piece.new)
+    seq = rows.column("row").to_numpy() + np.int64(part.base)
+    touched = piece.touched.before(rows.column("key"), seq)
+    return mine & ~touched if piece.new else mine & touched
 
 
 def inside(part: FramePart, rows: pa.RecordBatch) -> np.ndarray:
@@ -109,7 +121,7 @@ def _share(storage: Directory, piece: Slice, part: FramePart, chosen: np.ndarray
     rows, txs = _lanes_of(storage, piece, part)
     lanes = _lanes(part.lanes, piece.lane_low, piece.lane_high)
     if chosen is None and piece.version is not None:
-        chosen = np.flatnonzero(rows.column("schema_id").to_numpy() == piece.version)
+        chosen = np.flatnonzero(wanted(piece, part, rows))
     if chosen is not None and len(chosen) < rows.num_rows:
         rows, lanes = rows.take(chosen), lanes[chosen]
     return _Share(part, rows, txs, lanes)
@@ -118,7 +130,7 @@ def _share(storage: Directory, piece: Slice, part: FramePart, chosen: np.ndarray
 def _lanes_of(storage: Directory, piece: Slice, part: FramePart) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """A frame's rows in the slice's lanes, and all its transactions."""
     first, last = part.lanes[piece.lane_low], part.lanes[piece.lane_high]
-    rows, txs = read_part(storage, part)
+    rows, txs = frames.read(storage, part)
     return rows.slice(first, last - first), txs
 
 
@@ -133,10 +145,10 @@ def _last(storage: Directory, piece: Slice, parts: list[FramePart]) -> list[np.n
     places: list[np.ndarray] = []
     for part in parts:
         rows, _ = _lanes_of(storage, piece, part)
-        wanted = inside(part, rows) & (rows.column("schema_id").to_numpy() == piece.version)
-        places.append(np.flatnonzero(wanted))
-        keys.append(rows.column("key").filter(pa.array(wanted)))
-        seqs.append(rows.column("row").to_numpy()[wanted] + np.int64(part.base))
+        chosen = inside(part, rows) & wanted(piece, part, rows)
+        places.append(np.flatnonzero(chosen))
+        keys.append(rows.column("key").filter(pa.array(chosen)))
+        seqs.append(rows.column("row").to_numpy()[chosen] + np.int64(part.base))
     newest = _newest(pa.chunked_array(keys, pa.string()), np.concatenate(seqs))
     ends = np.cumsum([len(each) for each in places])
     return [mine[chosen] for mine, chosen in zip(places, np.split(newest, ends[:-1]), strict=True)]

@@ -122,9 +122,7 @@ class TransactionIndex:
         self, ref: FrameRef, tables: frozenset[int], wanted: Callable[[int], bool], first: int
     ) -> Iterator[Found]:
         """Among the `first` rows of the frame in source order."""
-        buffer = self._storage.read(ref.segment, ref.offset, ref.length)
-        frames.verify(buffer, ref.checksum, f"{ref.segment}@{ref.offset}")
-        rows, txs = frames.decode(buffer)
+        rows, txs = frames.read(self._storage, ref)
         mine = np.isin(rows.column("schema_id").to_numpy(), list(tables)) & (rows.column("row").to_numpy() < first)
         if not mine.any():
             return

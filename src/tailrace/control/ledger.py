@@ -246,6 +246,11 @@ class SnapshotLedger:
             connection.execute(sa.update(snapshot_tables).where(*_of_table(_TABLE, of)).values(state="planning"))
         return True
 
+    def planned_once(self, chunk: ChunkId) -> bool:
+        """Whether the table of a chunk was never planned anew, so that its ranges of keys do not overlap."""
+        with self._store.transaction() as connection:
+            return not _count(connection, *_of_table(_CHUNK, chunk), _CHUNK.state == "dropped")
+
     def chunks(self, run: str, state: str, limit: int = -1) -> list[tuple[ChunkId, Extent]]:
         """A run's chunks in this state, in order; at most `limit` where that is not negative."""
         query = (

@@ -46,6 +46,7 @@ _COLUMNS = "tailrace.columns."
 """Table property, followed by a schema's id: what the table's properties said of its columns under that schema."""
 _PROPERTY = "spark.sql.iceberg.snapshot-property."
 _MARK = "tailrace.mark."
+_LOADED = "tailrace.loaded."
 _FILE_BYTES = 512 * 1024 * 1024
 """Of a file, where the table does not say."""
 _NO_BYTES = (1 << 63) - 1
@@ -227,6 +228,16 @@ class IcebergTarget(Target):
 
     def marking(self, mark: int) -> Mapping[str, str]:
         return {_PROPERTY + self._property: str(mark)}
+
+    def loaded(self) -> int:
+        """In the newest snapshot that has a mark: a later one makes it void."""
+        table = self._table()
+        summaries = (each.summary() for each in _ancestry(table, table.currentSnapshot()))
+        newest = next((each for each in summaries if each.get(self._property) is not None), None)
+        return 0 if newest is None else int(newest.get(_LOADED + self.owner) or 0)
+
+    def load_marking(self, mark: int, loaded: int) -> Mapping[str, str]:
+        return {**self.marking(mark), f"{_PROPERTY}{_LOADED}{self.owner}": str(loaded)}
 
     def create(self, making: Making) -> None:
         self.create_namespace(self._parts[:-1])

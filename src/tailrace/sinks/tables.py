@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from tailrace.contracts import Content, Delivery, Sink, Span
+from tailrace.contracts import Content, Delivery, Portion, Sink, Span
 from tailrace.schema import TableSchema
 
 
@@ -32,6 +32,14 @@ class Debt:
     small_files: int
     delete_files: int
     snapshots: int
+
+
+@dataclass(frozen=True)
+class Portions:
+    """Whether a range of the log has `new` rows of a table's first snapshot, and `other` changes of the table."""
+
+    new: bool
+    other: bool
 
 
 class Log(Protocol):
@@ -57,11 +65,19 @@ class Log(Protocol):
         """What `[start, end)` has of each table version, by the place of its first change."""
         ...
 
-    def read(self, start: int, end: int, version: int, *, last: bool = False) -> DataFrame:
-        """The changes of one table version in `[start, end)`, or the `last` of each key, with the sink's columns."""
+    def portions(self, start: int, end: int, version: int, began: int) -> Portions | None:
+        """Which portions the changes of one table version in `[start, end)` have, for a table that has held every
+        change since `began` and nothing else. None where it cannot be told which rows are new."""
         ...
 
-    def keys(self, start: int, end: int, version: int) -> Iterator[pa.Array[Any]]:
+    def read(
+        self, start: int, end: int, version: int, *, last: bool = False, portion: Portion | None = None
+    ) -> DataFrame:
+        """The changes of one table version in `[start, end)`, or a portion of them, or the `last` of each key, with the
+        sink's columns."""
+        ...
+
+    def keys(self, start: int, end: int, version: int, portion: Portion | None = None) -> Iterator[pa.Array[Any]]:
         """The keys of those changes, as texts."""
         ...
 

@@ -138,6 +138,7 @@ class Query:
     ) -> None:
         self.name, self.began = name, began
         self._sink, self._carrier, self._flow, self._tasks = sink, carrier, flow, tasks
+        self._limits = replace(flow.limits, snapshot_batches=sink.snapshot_batches())
         self._lock = threading.Lock()
         self._state, self._initial, self._start = state_dir, began.offset, start
         self._checkpoint = Checkpoint(state_dir / "checkpoint")
@@ -227,7 +228,7 @@ class Query:
         return True
 
     def _options(self) -> ReadOptions:
-        limits = self._flow.limits
+        limits = self._limits
         gather = self._sink.gather() or Gather((self._flow.batch.max_ms or 0) / 1000)
         return ReadOptions(
             path=str(self._log.storage.root),
@@ -244,6 +245,7 @@ class Query:
             max_events=limits.max_events,
             max_bytes=limits.max_bytes,
             respect_source_tx=limits.respect_source_tx,
+            snapshot_batches=limits.snapshot_batches,
         )
 
     # A batch, on a thread of Spark's.
@@ -259,7 +261,7 @@ class Query:
     def _note(self, span: Span, counts: dict[int, Count]) -> None:
         self._log.refresh()
         more = self._log.end > span.end != self._orders.target
-        limited = more and self._log.cut(span.start, self._flow.limits) == span.end
+        limited = more and self._log.cut(span.start, self._limits) == span.end
         self._log.forget(span.end)
         schemas = self._log.schemas
         with self._lock:

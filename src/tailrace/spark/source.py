@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from tailrace.change import CHANGES_DDL
 from tailrace.changelog import Limits, LogReader, Slice, Subscribers, read_slice
+from tailrace.contracts import Portion
 from tailrace.errors import LogError
 from tailrace.machine import lifeline
 from tailrace.spark.checkpoint import Mark
@@ -48,6 +49,10 @@ class ReadOptions:
     """The table version whose changes a fixed range is read for; absent: all."""
     last: bool = False
     """Whether only the last change of each key of that version is read."""
+    began: int | None = None
+    """Of that version, only one portion of its changes (see `contracts.Portion`) is read, with this beginning..."""
+    new: bool = False
+    """...and this one of the two."""
     initial: int | None = None
     """Where the stream's first batch began."""
     log: str = ""
@@ -65,10 +70,15 @@ class ReadOptions:
     max_events: int = Limits.max_events
     max_bytes: int = Limits.max_bytes
     respect_source_tx: bool = True
+    snapshot_batches: int = 1
 
     @property
     def limits(self) -> Limits:
-        return Limits(self.max_events, self.max_bytes, self.respect_source_tx)
+        return Limits(self.max_events, self.max_bytes, self.respect_source_tx, self.snapshot_batches)
+
+    @property
+    def portion(self) -> Portion | None:
+        return None if self.began is None else Portion(self.began, self.new)
 
     def as_text(self) -> dict[str, str]:
         """For `DataStreamReader.options`."""
@@ -136,7 +146,8 @@ class RangeReader(DataSourceReader):
             log = LogReader(self._options.path, self._options.start)
             start = log.earliest if self._options.start is None else self._options.start
             end = log.end if self._options.end is None else self._options.end
-            slices = log.slices(start, end, self._options.tasks, self._options.version, last=self._options.last)
+            options = self._options
+            slices = log.slices(start, end, options.tasks, options.version, last=options.last, portion=options.portion)
             return [SlicePartition(piece) for piece in slices]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

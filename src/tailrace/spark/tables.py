@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tailrace import jvm
 from tailrace.change import CHANGES
-from tailrace.changelog import Holds, Limits, LogReader, Owner, read_slice
-from tailrace.contracts import Content, Delivery, Span
+from tailrace.changelog import FirstRead, Holds, Limits, LogReader, Owner, read_slice
+from tailrace.contracts import Content, Delivery, Portion, Span
 from tailrace.schema import TableSchema
-from tailrace.sinks.tables import Care, TableSink
+from tailrace.sinks.tables import Care, Portions, TableSink
 from tailrace.spark.carrier import Carrier, canonical
 from tailrace.spark.source import LogSource, ReadOptions
 from tailrace.spark.task import Count
@@ -79,6 +80,8 @@ class SparkLog:
         self._spark, self._path, self._columns, self._limits = spark, path, columns, limits
         self._tasks, self.holds = tasks, Holds(path, subscriber, required=required)
         self._reader = LogReader(path)
+        self._first_reads: dict[str, tuple[object, FirstRead]] = {}
+        """By table, with what it was begun for."""
         spark.dataSource.register(LogSource)
 
     @property
@@ -106,9 +109,27 @@ class SparkLog:
     def contents(self, start: int, end: int) -> list[Content]:
         return LogReader(self._path, start).contents(start, end)
 
-    def read(self, start: int, end: int, version: int, *, last: bool = False) -> DataFrame:
+    def portions(self, start: int, end: int, version: int, began: int) -> Portions | None:
+        account = self._first_read(self.versions()[version], began)
+        if not account.advance(end):
+            return None
+        has_chunks, has_others = account.has_chunks(start, end), account.has_others(start, end)
+        if len(account.touched().keys) and has_chunks:
+            has = {new: any(map(len, self.keys(start, end, version, Portion(began, new)))) for new in (True, False)}
+            return Portions(has[True], has[False])
+        return Portions(has_chunks, has_others)
+
+    def _first_read(self, table: TableSchema, began: int) -> FirstRead:
+        known = self._first_reads.get(table.name)
+        if known is None or known[0] != (began, table.key):
+            known = self._first_reads[table.name] = (began, table.key), FirstRead(self._path, began, table)
+        return known[1]
+
+    def read(
+        self, start: int, end: int, version: int, *, last: bool = False, portion: Portion | None = None
+    ) -> DataFrame:
         """Few changes are read right here: Spark takes longer to plan a read in tasks than they take."""
-        [piece] = LogReader(self._path, start).slices(start, end, 1, version, last=last)
+        [piece] = LogReader(self._path, start).slices(start, end, 1, version, last=last, portion=portion)
         if sum(part.length for part in piece.parts) <= SMALL_BYTES:
             found = pa.Table.from_batches(read_slice(piece), CHANGES)
             if found.num_rows <= jvm.FEW and found.nbytes <= FEW_BYTES:
@@ -116,10 +137,12 @@ class SparkLog:
         options = ReadOptions(
             str(self._path), tasks=self._tasks, start=start, end=end, version=version, last=last, log=self.log_id
         )
+        if portion is not None:
+            options = replace(options, began=portion.began, new=portion.new)
         return self._spark.read.format(LogSource.name()).options(**options.as_text()).load().select(*self._columns)
 
-    def keys(self, start: int, end: int, version: int) -> Iterator[pa.Array[Any]]:
-        return LogReader(self._path, start).keys(start, end, version)
+    def keys(self, start: int, end: int, version: int, portion: Portion | None = None) -> Iterator[pa.Array[Any]]:
+        return LogReader(self._path, start).keys(start, end, version, portion)
 
     def retain(self, table: str, offset: int | None) -> None:
         if offset is None:

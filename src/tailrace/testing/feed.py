@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tailrace.changelog import Bounds, LogReader, LogWriter, Retention, Subscribers
-from tailrace.contracts import Span
+from tailrace.contracts import Admitted, ChunkId, Span
 from tailrace.schema import Column, TableSchema
 from tailrace.testing.captures import Row, capture
 
@@ -32,6 +33,7 @@ class Feed:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._waiting: list[Row] = []
+        self._chunks = 0
         self._write()
 
     @property
@@ -64,10 +66,19 @@ class Feed:
         """The table has another version from here on."""
         return self.add(schema, "s", after={"version": schema.id, "defaults": dict(defaults or {})})
 
+    def read(self, schema: TableSchema, images: Sequence[Image], run: str = "first", *, disjoint: bool = True) -> Feed:
+        """A chunk of a snapshot, behind what waits. `disjoint`: its keys are in no other chunk of the run."""
+        rows = [Row("r", table=schema, key=_text(_key(schema, image)), after=_text(image)) for image in images]
+        self._chunks += 1
+        chunk = ChunkId(run, schema.schema, schema.table, self._chunks)
+        self.flush(0)
+        self._write(rows, admitted=Admitted(chunk, len(rows), disjoint=disjoint))
+        return self
+
     def flush(self, start: int) -> Span:
         """Write what waits. Returns all from `start` on."""
         waiting, self._waiting = self._waiting, []
-        return Span(self.log_id, start, self._write(*waiting))
+        return Span(self.log_id, start, self._write(*([each] for each in waiting)))
 
     def trim(self) -> int:
         """Drop all that is in the log, whoever waits for it. Returns where it begins now."""
@@ -75,14 +86,15 @@ class Feed:
         for each in subscribers.all():
             subscribers.forget(each.name)
         self.say()
-        end = self._write(self._waiting.pop(), manifest_bytes=1)
+        end = self._write([self._waiting.pop()], manifest_bytes=1)
         Retention(self.path).enforce(Bounds(max_bytes=0))
         return end
 
-    def _write(self, *changes: Row, **settings: Any) -> int:
+    def _write(self, *transactions: list[Row], admitted: Admitted | None = None, **settings: Any) -> int:
         with closing(LogWriter(self.path, "shop", **settings)) as writer:
-            if changes:
-                writer.append(capture(*([each] for each in changes), first_xid=writer.end))
+            if transactions:
+                made = capture(*transactions, first_xid=writer.end)
+                writer.append(made if admitted is None else replace(made, xids=None, admitted=admitted))
             return writer.end
 
 

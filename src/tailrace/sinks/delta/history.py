@@ -44,6 +44,11 @@ def named(owner: str, generation: int) -> str:
     return f"{owner}#{generation}" if generation else owner
 
 
+def loading(owner: str) -> str:
+    """Under whose name it is kept how far an owner's table is loaded. To others it is of another log."""
+    return f"{owner}+loaded"
+
+
 def base_of(name: str) -> str:
     """The owner of marks."""
     owner, _, generation = name.rpartition("#")

@@ -19,7 +19,7 @@ from pyspark.sql.types import DataType, StructType
 from tailrace import jvm
 from tailrace.errors import SinkError
 from tailrace.failpoints import failpoint
-from tailrace.sinks.delta.history import Commit, Restore, base_of, generation_of, named
+from tailrace.sinks.delta.history import Commit, Restore, base_of, generation_of, loading, named
 from tailrace.sinks.lake.sql import declared, dotted, literal, pairs, quoted
 from tailrace.sinks.lake.target import (
     Compaction,
@@ -120,6 +120,24 @@ class DeltaTarget(Target):
             "spark.databricks.delta.write.txnVersion": str(mark),
         }
 
+    def loaded(self) -> int:
+        snapshot = self._snapshot()
+        return 0 if snapshot is None else self._loaded_of(snapshot)
+
+    def _loaded_of(self, snapshot: Any) -> int:
+        """Of a version. What was loaded before the table was restored, only where it was written since by nobody."""
+        known, generation = self._transactions(snapshot), self._generation_at(snapshot)
+        found = known.get(named(loading(self.owner), generation))
+        if found is not None or named(self.owner, generation) in known:
+            return found or 0
+        older = self._restored_from(snapshot)
+        return 0 if older is None else self._loaded_of(older)
+
+    def load_marking(self, mark: int, loaded: int) -> Mapping[str, str]:
+        """As a transaction of its own: Delta skips one that has the version of the last."""
+        application = named(loading(self.owner), generation_of(self._application))
+        return {**self.marking(loaded), "spark.databricks.delta.write.txnAppId": application}
+
     def create(self, making: Making) -> None:
         partitions = f" PARTITIONED BY ({', '.join(map(quoted, making.partition_by))})" if making.partition_by else ""
         clusters = f" CLUSTER BY ({', '.join(map(quoted, making.cluster_by))})" if making.cluster_by else ""
@@ -197,17 +215,26 @@ class DeltaTarget(Target):
         found = self._transactions(snapshot).get(self._application_at(snapshot))
         if found is not None:
             return found
-        restores = [each for each in self._restores if each.at <= snapshot.version()]
-        if not restores:
+        if not any(each.at <= snapshot.version() for each in self._restores):
             return 0
-        older = self._version(restores[-1].to)
+        older = self._restored_from(snapshot)
         return None if older is None else self._mark_of(older)
 
+    def _restored_from(self, snapshot: Any) -> Any:
+        """The version that a version was restored to; None where it was not, or that is gone."""
+        restores = [each for each in self._restores if each.at <= snapshot.version()]
+        return self._version(restores[-1].to) if restores else None
+
     def _application_at(self, snapshot: Any) -> str:
-        """Under which name a version keeps marks. A restore that is too old for the history left its number there."""
+        """Under which name a version keeps marks."""
+        return named(self.owner, self._generation_at(snapshot))
+
+    def _generation_at(self, snapshot: Any) -> int:
+        """When a version was restored last. A restore that is too old for the history left its number in names."""
+        owners = (self.owner, loading(self.owner))
         restores = [each.at for each in self._restores if each.at <= snapshot.version()]
-        restores += [generation_of(name) for name in self._transactions(snapshot) if base_of(name) == self.owner]
-        return named(self.owner, max(restores, default=0))
+        restores += [generation_of(name) for name in self._transactions(snapshot) if base_of(name) in owners]
+        return max(restores, default=0)
 
     def _transactions(self, snapshot: Any) -> dict[str, int]:
         found = self._jvm.scala.jdk.javaapi.CollectionConverters.asJava(snapshot.transactions())

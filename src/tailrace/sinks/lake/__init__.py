@@ -27,6 +27,7 @@ Evolution = Literal["adapt", "lenient", "halt"]
 _HOLES = re.compile(r"\{(\w+)\}")
 TRANSFORM = re.compile(r"(?P<name>years|months|days|hours|bucket|truncate)\((?:(?P<width>\d+),\s*)?(?P<column>.+)\)")
 """A partition that is made of a column, where the format has such."""
+SNAPSHOT_BATCHES = 16
 _KNOWN = ("source", "database", "schema", "table")
 
 
@@ -166,6 +167,11 @@ class LakeSink(TableSink):
 
     def gather(self) -> Gather:
         return Gather(self.commit_interval.total_seconds(), rows=self.batch_size)
+
+    def snapshot_batches(self) -> int:
+        """Rows of a first snapshot are appended, whose cost per commit is small the larger it is. Where they must be
+        merged instead, the keeper cuts the batch."""
+        return SNAPSHOT_BATCHES
 
     def keeper(self, spark: SparkSession, delivery: Delivery, log: Log, state_dir: Path) -> LakeKeeper:
         return LakeKeeper(self, spark, delivery, log, state_dir)

@@ -34,7 +34,7 @@ from tailrace.sinks.lake.reshape import (
     Widen,
 )
 from tailrace.sinks.lake.sql import literal, quoted
-from tailrace.sinks.lake.target import DROPPED, LOG, PLAN, VERSION, Making, Shape, Target
+from tailrace.sinks.lake.target import BEGAN, DROPPED, LOG, PLAN, VERSION, Making, Shape, Target
 
 if TYPE_CHECKING:
     from tailrace.sinks.lake import LakeSink
@@ -69,8 +69,8 @@ def own_columns(sink: LakeSink) -> dict[str, DataType]:
     return SOFT if sink.soft_delete else {}
 
 
-def create(target: Target, schema: TableSchema, sink: LakeSink, log_id: str) -> None:
-    """Make the table for `schema`."""
+def create(target: Target, schema: TableSchema, sink: LakeSink, log_id: str, began: int) -> None:
+    """Make the table for `schema`, which will hold every change of the log since `began`."""
     if not sink.auto_create_table:
         raise SinkError(
             "sink.table_missing",
@@ -86,7 +86,7 @@ def create(target: Target, schema: TableSchema, sink: LakeSink, log_id: str) -> 
             {**wanted_types(schema, sink), **own_columns(sink)},
             sink.partitions_of(schema),
             options.cluster_by,
-            {VERSION: json.dumps(schema.as_dict()), LOG: log_id, **options.properties},
+            {VERSION: json.dumps(schema.as_dict()), LOG: log_id, BEGAN: str(began), **options.properties},
             options.comment,
         )
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tailrace.contracts import Delivery
+from tailrace.contracts import Delivery, Portion
 from tailrace.errors import SinkError
 from tailrace.failpoints import failpoint
 from tailrace.schema import TableSchema, differences
@@ -20,11 +21,20 @@ from tailrace.sinks.lake.defaults import defaults_of
 from tailrace.sinks.lake.fold import Reading, folded, whole, with_moved, with_row
 from tailrace.sinks.lake.ranges import ranges
 from tailrace.sinks.lake.share import Clear, Evolve, Rows, Step
-from tailrace.sinks.lake.target import LOG, Shape, viewed
-from tailrace.sinks.tables import Log
+from tailrace.sinks.lake.target import BEGAN, LOG, Shape, viewed
+from tailrace.sinks.tables import Log, Portions
 
 if TYPE_CHECKING:
     from tailrace.sinks.lake import LakeSink
+
+
+@dataclass(frozen=True)
+class Writing:
+    """A write of rows of one version: how it is done, and whether it is, which after an error is not known."""
+
+    schema: TableSchema
+    write: Callable[[DataFrame], None]
+    is_done: Callable[[], bool]
 
 
 class SinkTable:
@@ -129,30 +139,33 @@ class SinkTable:
         _refuse_bare(step.schema)
         done = False
         while not done:
-            shape = self._ready(step.schema)
+            shape = self._ready(step)
             reading = _reading(step.schema, shape)
             if self._sink.write_mode == "append":
-                done = self._append(partial(_history, self._read(step)), reading, step)
+                done = self._append(partial(_history, self._read(step)), reading, self._marking(step))
             elif not step.schema.key:
                 self._refuse_keyless(step)
-                done = self._append(partial(self._new, self._read(step)), reading, step)
+                done = self._append(partial(self._new, self._read(step)), reading, self._marking(step))
             else:
                 done = self._upsert(reading, step)
 
-    def _read(self, step: Rows, *, last: bool = False) -> DataFrame:
-        changes = self._log.read(max(step.start, self.mark()), step.end, step.schema.id, last=last)
+    def _read(self, step: Rows, *, last: bool = False, portion: Portion | None = None) -> DataFrame:
+        start = max(step.start, self.mark())
+        changes = self._log.read(start, step.end, step.schema.id, last=last, portion=portion)
         with viewed(changes) as view:
             found = self.target.session.table(view)
         return found.filter("op <> 's'") if "s" in step.content.ops else found
 
-    def _ready(self, schema: TableSchema) -> Shape:
-        """The table, made where it is missing and with the columns of `schema`."""
-        shape = self._shape()
+    def _ready(self, step: Rows) -> Shape:
+        """The table, made where it is missing and with the columns of the step's version."""
+        shape, schema = self._shape(), step.schema
         if shape is None or self._is_unwritten(shape):
-            evolve.create(self.target, schema, self._sink, self._log.log_id)
+            evolve.create(self.target, schema, self._sink, self._log.log_id, step.start)
             failpoint("lake.create.before_rows")
             self._empty = True
             shape = self._shape() or self.target.existing()
+        if step.start < int(shape.properties.get(BEGAN, "0")):  # somebody rolled it back to before it was made anew
+            self.target.set_properties({BEGAN: str(step.start)})
         if shape.version is not None and not schema.follows(shape.version):
             return shape
         evolve.evolve(self.target, schema, self._sink, {})
@@ -160,7 +173,8 @@ class SinkTable:
 
     def _is_unwritten(self, shape: Shape) -> bool:
         """Whether this sink made the table and wrote nothing yet: a crash may have come before it was wholly made."""
-        return self.mark() == 0 and shape.properties.get(LOG) == self._log.log_id
+        ours = shape.properties.get(LOG) == self._log.log_id
+        return ours and self.mark() == 0 and self.target.loaded() == 0
 
     # -- rows ------------------------------------------------------------------------------------------------
 
@@ -179,62 +193,115 @@ class SinkTable:
         return with_row(rows, reading).select("row", *self._alive())
 
     def _upsert(self, reading: Reading, step: Rows) -> bool:
-        if step.only_inserts and self._holds_this_log_alone():
-            return self._append(partial(self._new, self._read(step)), reading, step)
+        if step.only_inserts and not self._sink.soft_delete and self._began() is not None:
+            return self._append(partial(self._new, self._read(step)), reading, self._marking(step))
+        if "r" not in step.content.ops:
+            return self._change(reading, step)
+        began = self._began()
+        portions = None if began is None else self._portions(step, began)
+        if began is None or portions is None or not portions.new:
+            return self._change_in_parts(reading, step)
+        if not self._load(reading, step, began, alone=not portions.other):
+            return False
+        return not portions.other or self._change(reading, step, Portion(began, new=False))
+
+    def _began(self) -> int | None:
+        """The offset since which the table has held the log's changes, and nothing else; None where it may."""
+        properties = self.target.existing().properties
+        found = properties.get(BEGAN) if properties.get(LOG) == self._log.log_id else None
+        return None if found is None else int(found)
+
+    def _portions(self, step: Rows, began: int) -> Portions | None:
+        return self._log.portions(max(step.start, self.mark()), step.end, step.schema.id, began)
+
+    def _load(self, reading: Reading, step: Rows, began: int, *, alone: bool) -> bool:
+        """Append rows that are new, of which the table may have some from a batch that was not brought to its end. What
+        is new depends on the log alone, so it does not matter where that batch ended. If they are `alone`, their commit
+        carries the step's mark."""
+        start = max(step.start, self.target.loaded())
+        if start >= step.end:
+            return not alone or self._change(reading, step)
+        rows = self._read(replace(step, start=start), portion=Portion(began, new=True))
+        writing = self._marking(step) if alone else self._loading(step)
+        if not self._append(partial(self._new, rows), reading, writing):
+            return False
+        failpoint("lake.load.before_merge")
+        return True
+
+    def _change_in_parts(self, reading: Reading, step: Rows) -> bool:
+        """A batch of a snapshot may be larger than what a merge should take: each part has a mark of its own."""
+        for end in self._log.ends(max(step.start, self.mark()), step.end):
+            if not self._change(reading, replace(step, end=end)):
+                return False
+            self._mark = end
+        return True
+
+    def _change(self, reading: Reading, step: Rows, portion: Portion | None = None) -> bool:
+        """Bring the keys of changes to what these leave of them."""
         if not step.content.partial_columns:
-            rows, strict = self._read(step, last=True), reading.as_strict()
+            rows, strict = self._read(step, last=True, portion=portion), reading.as_strict()
             source = merge.strict_source(whole(rows, strict), strict)
-            if self._try_strictly(reading, step.end, lambda: self._bring(source, reading, step, unsent=False)):
+            writing = replace(self._marking(step), write=partial(self._bring, reading, step, portion, unsent=False))
+            if self._try_strictly(reading, writing, source):
                 return True
-            return self._merge(whole(rows, reading), reading, step)
-        rows = with_row(self._read(step), reading)
+            return self._merge(whole(rows, reading), reading, step, portion)
+        rows = with_row(self._read(step, portion=portion), reading)
         if step.content.has_partial_key_changes:
             here = self.target.session.table(self.target.sql_name)
             rows = with_moved(rows, reading, step.content.partial_columns, here)
-        return self._merge(folded(rows, step.content.partial_columns), reading, step)
-
-    def _holds_this_log_alone(self) -> bool:
-        """Whether an insert is of a key that the table cannot have."""
-        return not self._sink.soft_delete and self.target.existing().properties.get(LOG) == self._log.log_id
+        return self._merge(folded(rows, step.content.partial_columns), reading, step, portion)
 
     def _alive(self) -> list[Column]:
         return [F.lit(False).alias("_is_deleted")] if self._sink.soft_delete else []
 
-    def _append(self, read: Callable[[Reading], DataFrame], reading: Reading, step: Rows) -> bool:
+    def _append(self, read: Callable[[Reading], DataFrame], reading: Reading, writing: Writing) -> bool:
         """Add rows. `read` gives them, parsed in one way or another in `row`, and the sink's own columns."""
         strict = reading.as_strict()
         rows = read(strict)
         others = [name for name in rows.columns if name != "row"]
-        values = rows.selectExpr(*strict.strict_columns(), *others)
-        if self._try_strictly(reading, step.end, lambda: self.target.append(values, step.end)):
+        if self._try_strictly(reading, writing, rows.selectExpr(*strict.strict_columns(), *others)):
             self._empty = False
             return True
         checked = reading.typed(read(reading))
         typed = checked.select(*reading.columns(), *others, reading.misfits().alias(evolve.UNFIT)).persist()
         try:
             [found] = typed.agg(F.count("*").alias("rows"), merge.unfit_columns(evolve.UNFIT)).collect()
-            if not self._fitted(found["unfit"], step.schema):
+            if not self._fitted(found["unfit"], writing.schema):
                 return False
             if found["rows"]:
-                self.target.append(self._writable(typed), step.end)
+                writing.write(self._writable(typed))
                 self._empty = False
         finally:
             typed.unpersist()
         return True
 
-    def _try_strictly(self, reading: Reading, mark: int, write: Callable[[], None]) -> bool:
+    def _marking(self, step: Rows) -> Writing:
+        """A write that brings the table to the step's end."""
+        return Writing(
+            step.schema, lambda rows: self.target.append(rows, step.end), lambda: self.target.mark() >= step.end
+        )
+
+    def _loading(self, step: Rows) -> Writing:
+        """A write of new rows of the step, whose other changes come after it."""
+        return Writing(
+            step.schema,
+            lambda rows: self.target.load(rows, self.mark(), step.end),
+            lambda: self.target.loaded() >= step.end,
+        )
+
+    def _try_strictly(self, reading: Reading, writing: Writing, rows: DataFrame) -> bool:
         """Write in one pass, which fails where a value does not fit; False: look for those that do not."""
         if reading.lenient:
             return False
         try:
-            write()
+            writing.write(rows)
         except (PySparkException, Py4JJavaError) as error:
             if self.target.is_conflict(error):
                 raise
-            return self.target.mark() >= mark
+            return writing.is_done()
         return True
 
-    def _merge(self, winners: DataFrame, reading: Reading, step: Rows) -> bool:
+    def _merge(self, winners: DataFrame, reading: Reading, step: Rows, portion: Portion | None) -> bool:
         """Bring keys to what `winners` say."""
         source = merge.source(winners, reading).persist()
         try:
@@ -243,17 +310,26 @@ class SinkTable:
                 return False
             if found.rows:
                 lenient = self.target.existing().type(evolve.UNFIT) is not None
-                self._bring(source, reading, step, unsent=found.unsent, lenient=lenient)
+                self._bring(reading, step, portion, source, unsent=found.unsent, lenient=lenient)
         finally:
             source.unpersist()
         return True
 
-    def _bring(self, source: DataFrame, reading: Reading, step: Rows, *, unsent: bool, lenient: bool = False) -> None:
+    def _bring(
+        self,
+        reading: Reading,
+        step: Rows,
+        portion: Portion | None,
+        source: DataFrame,
+        *,
+        unsent: bool,
+        lenient: bool = False,
+    ) -> None:
         columns, soft = list(reading.types), self._sink.soft_delete
         if self._empty and not unsent:
             self.target.append(merge.fresh(source, columns, lenient=lenient, soft=soft), step.end)
         else:
-            keys = self._log.keys(max(step.start, self.mark()), step.end, step.schema.id)
+            keys = self._log.keys(max(step.start, self.mark()), step.end, step.schema.id, portion)
             found = ranges(keys, [name for name in reading.types if name in reading.key], reading.types)
             where = {name: bounds for name, bounds in found.items() if reading.is_ordered(name)}
             statement = merge.Statement(columns, reading, where, unsent=unsent, lenient=lenient, soft=soft)

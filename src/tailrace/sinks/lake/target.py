@@ -30,6 +30,8 @@ PLAN = "tailrace.plan"
 """Table property: steps that change the columns and are under way; empty where there are none."""
 LOG = "tailrace.log"
 """Table property: the log under which the table was made, and hence holds nothing else."""
+BEGAN = "tailrace.began"
+"""Table property: the offset of that log since which the table has held every change."""
 
 FEW = 20_000
 """Plans of merges are long: compiling them pays later."""
@@ -168,6 +170,14 @@ class Target(ABC):
         """The settings under which a write carries `mark`."""
 
     @abstractmethod
+    def loaded(self) -> int:
+        """The offset below which the table holds the new rows of its first snapshot, where that is above its mark."""
+
+    @abstractmethod
+    def load_marking(self, mark: int, loaded: int) -> Mapping[str, str]:
+        """The settings under which a write of such rows carries `loaded`; the table's mark is and stays `mark`."""
+
+    @abstractmethod
     def create(self, making: Making) -> None: ...
 
     @abstractmethod
@@ -239,9 +249,17 @@ class Target(ABC):
                 self.session.conf.unset(key)
 
     def append(self, rows: DataFrame, mark: int) -> None:
-        names = ", ".join(map(quoted, rows.columns))
         with viewed(rows) as view:
-            self.execute(f"INSERT INTO {self.sql_name} ({names}) SELECT {names} FROM {view}", mark)
+            self.execute(self._insert(rows, view), mark)
+
+    def load(self, rows: DataFrame, mark: int, loaded: int) -> None:
+        """Append new rows of a first snapshot, which makes the table `loaded` up to there. Its mark stays."""
+        with viewed(rows) as view:
+            self.execute_under(self.load_marking(mark, loaded), self._insert(rows, view))
+
+    def _insert(self, rows: DataFrame, view: str) -> str:
+        names = ", ".join(map(quoted, rows.columns))
+        return f"INSERT INTO {self.sql_name} ({names}) SELECT {names} FROM {view}"
 
     def merge(self, rows: DataFrame, statement: Callable[[str, str], str], mark: int) -> None:
         """Run the statement for this table and a view of `rows`."""
