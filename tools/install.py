@@ -2,8 +2,8 @@
 
 python -m tools.install [EXTRA …]
 
-uv does it, several times quicker than pip, and pip where uv cannot be had or fails. Where packages come from is what pip
-is configured to on this machine, for both. A line says what happens, and how long it has taken so far.
+uv does it, several times quicker than pip; pip does where uv cannot be had or fails. Both get packages from where pip
+is configured to on this machine. Short lines say what happens, and how long it has taken so far.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SILENCE_S = 5.0
 
 
 class Steps:
-    """Runs commands, and tells in short lines what they do; every `silence_s` at least, so that nobody waits in doubt."""
+    """Runs commands, and tells in short lines what they do, every `silence_s` at least."""
 
     def __init__(self, silence_s: float = SILENCE_S) -> None:
         self._began = self._told = time.monotonic()
