@@ -77,7 +77,7 @@ class Demo:
         self._supervisor = Supervisor([pipeline], platform)
         self._lake: tuple[TableReport, ...] = ()
         self._workload = ShopWorkload(dsn, pipeline.source.slot_name, rate=rate)
-        self._finishing = self._stopped = False
+        self._finishing = self._stopped = self._end_told = False
 
     def run(self, seconds: float | None, on_tick: Callable[[Status], None]) -> Outcome:
         """Until a signal, or after `seconds` of changes. Then the workload ends, what it did is delivered,
@@ -87,6 +87,7 @@ class Demo:
             on_tick(status)
             if all(sink.state in ("stopped", "failed") for sink in status.sinks):
                 return  # the last look, after the end
+            self._tell_of_end()
             idle = self._workload.ident is None and not self._finishing
             if idle and all(sink.state == "running" for sink in status.sinks):
                 self._workload.start()
@@ -114,10 +115,15 @@ class Demo:
         self._tell("comparing the Delta tables with the shop")
         self._lake = tuple(Verification(self._pipeline, self._platform, VerifyOptions()).compare(spark))
 
+    def _tell_of_end(self) -> None:
+        """Not where a signal is answered: that may be in the midst of another line."""
+        if self._finishing and not self._end_told:
+            self._end_told = True
+            self._tell("delivering what is left")
+
     def _finish(self) -> None:
         if not self._finishing:
             self._finishing = True
-            self._tell("delivering what is left")
             self._end_workload()  # its last transaction is committed before the target is fixed
             self._supervisor.finish()
 

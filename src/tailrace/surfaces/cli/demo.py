@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tailrace.testing.servers import PostgresServer
 
 DIRECTORY = Path("tailrace-demo")
+STARTING = "starting Spark and the tap"
 
 
 def demo(
@@ -50,7 +51,9 @@ def demo(
                 shop = Demo(place, dsn, rate=rate, tell=steps.begin)
                 if not as_json:
                     _explain(place, str(server.bin("psql")), dsn)
-                steps.begin("starting Spark and the tap" + _first_run())
+                if _first_run():
+                    steps.tell("the decoder is compiled first (once, up to a minute)")
+                steps.begin(STARTING)
                 first = FirstRow(steps)
                 with live.view(as_json) as show:
 
@@ -59,7 +62,6 @@ def demo(
                         first.look(status)
 
                     outcome = shop.run(seconds, tick)
-        steps.calm()
         _report(outcome, place, first.seconds, as_json)
 
 
@@ -74,8 +76,8 @@ class FirstRow:
         """At each status, in order."""
         if self.seconds is None and any(table.rows for sink in status.sinks for table in sink.tables.values()):
             self.seconds = round(self._steps.seconds, 1)
-            self._steps.begin("the first row is delivered")
-            self._steps.calm()
+            self._steps.tell("the first row is delivered")
+            self._steps.end(STARTING)
 
 
 @contextmanager
@@ -92,14 +94,13 @@ def _database(place: DemoFolder) -> Iterator[PostgresServer]:
         yield server
 
 
-def _first_run() -> str:
+def _first_run() -> bool:
     """The compiled decoder is kept beside its source, and made anew when that is newer."""
     import tailrace.capture.postgres as decoder
 
     folder = Path(decoder.__path__[0])
     source = max(file.stat().st_mtime for file in folder.glob("*.py"))
-    kept = max((file.stat().st_mtime for file in folder.glob("__pycache__/*.nbi")), default=0.0)
-    return "" if kept > source else ", and compiling the decoder (once, up to a minute)"
+    return source >= max((file.stat().st_mtime for file in folder.glob("__pycache__/*.nbi")), default=0.0)
 
 
 def _explain(place: DemoFolder, psql: str, dsn: str) -> None:

@@ -14,7 +14,7 @@ REPEAT_S = 5.0
 
 class Steps:
     """Lines on standard error, each with the seconds since `since` (by the clock that tells the time of day). While it
-    is entered, a step is told again every `repeat_s` until the next one begins, or `calm`."""
+    is entered, a step is told again every `repeat_s` until it ends or the next one begins."""
 
     def __init__(self, since: float | None = None, *, repeat_s: float = REPEAT_S) -> None:
         self._since = time.time() if since is None else since
@@ -43,20 +43,21 @@ class Steps:
         """Tell the step, and again while it lasts."""
         with self._changed:
             self._step = step
-            self._tell(step)
+            self.tell(step)
             self._changed.notify_all()
 
-    def calm(self) -> None:
-        """Somebody else shows from now on what happens."""
+    def end(self, step: str) -> None:
+        """Do not tell this step again, if it is still the one that lasts."""
         with self._changed:
-            self._step = ""
-            self._changed.notify_all()
+            if self._step == step:
+                self._step = ""
+
+    def tell(self, text: str) -> None:
+        """A line about something that has happened."""
+        typer.echo(f"tailrace: {self.seconds:3.0f} s  {text}", err=True)
 
     def _repeat(self) -> None:
         with self._changed:
             while not self._over:
                 if not self._changed.wait(self._repeat_s) and self._step:
-                    self._tell(f"{self._step} …")
-
-    def _tell(self, text: str) -> None:
-        typer.echo(f"tailrace: {self.seconds:3.0f} s  {text}", err=True)
+                    self.tell(f"{self._step} …")
