@@ -4,10 +4,15 @@
 PYTHON ?= $(firstword $(foreach python,python3 python3.14 python3.13 python3.12 python3.11,$(shell \
 	$(python) -c 'import sys; print(sys.executable if sys.version_info >= (3, 11) else "")' 2>/dev/null)))
 BIN := .venv/bin
-STAMP := .venv/.installed
+# What .venv has: what the demo needs, then the tools of tests and checks, then Spark's classes as tests want them.
+DEMO := .venv/.demo
+TOOLS := .venv/.tools
+STAMP := .venv/.everything
 
 # Options for the command behind the target, as in `make demo ARGS="--seconds 20"`.
 ARGS ?=
+# When make was called, for the demo to tell how long the first row took.
+CALLED := $(shell date +%s)
 # How many random crash sequences `make soak` runs.
 SEEDS ?= 20
 
@@ -18,12 +23,12 @@ help: ## list the targets
 
 setup: $(STAMP) ## prepare .venv with everything pinned in constraints.txt
 
-demo: setup ## run the whole road on embedded servers; ARGS="--seconds 20" ends it by itself
-	@$(BIN)/tailrace demo $(ARGS)
+demo: $(DEMO) ## run the whole road on embedded servers; ARGS="--seconds 20" ends it by itself
+	@$(BIN)/tailrace demo --since $(CALLED) $(ARGS)
 
 # A JVM takes longer to start than most of these tests: the Java that they find says so and ends. Most of their time is
 # waiting, so there are more processes than cores.
-quick: setup ## the tests that need no Spark and no broker: what to run between two edits
+quick: $(TOOLS) ## the tests that need no Spark and no broker: what to run between two edits
 	@$(BIN)/python -m tailrace.testing.servers
 	@JAVA_HOME=$(CURDIR)/tests/no_java $(BIN)/python -m pytest -m quick --numprocesses 4 --dist loadfile --durations 5 $(ARGS)
 
@@ -31,14 +36,14 @@ test: setup ## fetch the servers the tests need and run the tests
 	@$(BIN)/python -m tailrace.testing.servers
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
-check: setup ## format, lint, types, layers, and that docs/reference is what the code says
+check: $(TOOLS) ## format, lint, types, layers, and that docs/reference is what the code says
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy --strict
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tools.reference --check
 
-docs: setup ## write docs/reference anew, from the code
+docs: $(TOOLS) ## write docs/reference anew, from the code
 	@$(BIN)/python -m tools.reference
 
 bench: setup ## measure; prints a table and JSON
@@ -49,7 +54,7 @@ soak: setup ## crash it for as long as you like: SEEDS=100
 	@$(BIN)/python -m tailrace.testing.servers
 	@TAILRACE_SOAK_SEEDS=$(SEEDS) $(BIN)/python -m pytest -m soak --timeout=0 $(ARGS)
 
-format: setup ## rewrite the code as `make check` wants it
+format: $(TOOLS) ## rewrite the code as `make check` wants it
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
@@ -57,13 +62,20 @@ clean: ## remove .venv and everything the tools left
 	@rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(STAMP): pyproject.toml constraints.txt
+$(DEMO): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "tailrace needs Python 3.11 or newer: install it, or say make PYTHON=/path/to/python3" >&2; exit 3; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments: install its venv package (Debian and Ubuntu: apt install python3-venv)" >&2; exit 3; }
-	@echo "tailrace: preparing .venv with $(PYTHON) (once, a few minutes; most of it is Spark)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[demo,test,dev]'
-	@$(BIN)/python -m tailrace.capture.postgres.warm
+	@echo "tailrace: preparing .venv with $(PYTHON) (once, about a minute; most of it is Spark)"
+	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m tools.install demo
+	@touch $@
+
+$(TOOLS): $(DEMO)
+	@echo "tailrace: adding what tests and checks need"
+	@$(BIN)/python -m tools.install demo test dev
+	@touch $@
+
+$(STAMP): $(TOOLS)
 	@$(BIN)/python -m tailrace.spark.warm
 	@touch $@
 	@echo "tailrace: ready"

@@ -209,6 +209,17 @@ def test_jars_are_fetched_once_and_whole() -> None:
     assert fetch_jars("org.apache.kafka", "kafka_2.13", "4.3.0") == folder
 
 
+@pytest.mark.slow
+def test_jars_that_are_present_are_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TAILRACE_CACHE", str(tmp_path))
+
+    def fetched(*present: str) -> set[str]:
+        return {path.name for path in fetch_jars("org.slf4j", "slf4j-simple", "2.0.17", present=present).iterdir()}
+
+    assert fetched("slf4j-api", "unheard-of") == {"slf4j-simple-2.0.17.jar"}
+    assert fetched() == {"slf4j-simple-2.0.17.jar", "slf4j-api-2.0.17.jar"}
+
+
 def _new_topic(broker: KafkaBroker, name: str) -> str:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, **QUIET})
     admin.create_topics([NewTopic(name, -1, 1)])[name].result(30)

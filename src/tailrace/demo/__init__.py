@@ -3,6 +3,8 @@ are equal."""
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from tailrace.demo.place import DemoFolder, claim
 from tailrace.demo.proof import TableProof, compare
 from tailrace.demo.shop import TABLES, create_shop
 from tailrace.demo.workload import ShopWorkload
+from tailrace.errors import SetupError
 from tailrace.supervisor.run import Supervisor
 from tailrace.supervisor.status import Status
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
     from tailrace.supervisor.verify.report import TableReport
 
-__all__ = ["TABLES", "Demo", "DemoFolder", "Outcome", "TableProof", "claim"]
+__all__ = ["TABLES", "Demo", "DemoFolder", "Outcome", "TableProof", "claim", "fetch_ahead"]
 
 
 @dataclass(frozen=True)
@@ -46,18 +49,35 @@ class Outcome:
         return (*files, *(f"the Delta table of {each.table}: {_said(each)}" for each in self.lake if not each.equal))
 
 
-class Demo:
-    """One run on the database at `dsn`, which is the demo's own."""
+def fetch_ahead(place: DemoFolder) -> None:
+    """Begin to fetch what Spark needs for the lake, so that it comes while the database starts. The run finds it, waits
+    for it, or says why it cannot be had."""
 
-    def __init__(self, place: DemoFolder, dsn: str, *, rate: float) -> None:
+    def fetch() -> None:
+        from tailrace.sinks.delta import DeltaSink
+        from tailrace.spark.libraries import settings_for
+
+        with contextlib.suppress(SetupError):
+            settings_for([DeltaSink(id="lake", path=str(place.lake))])
+
+    threading.Thread(target=fetch, name="fetch-ahead", daemon=True).start()
+
+
+class Demo:
+    """One run on the database at `dsn`, which is the demo's own. `tell` gets what it is about to do, in a few words."""
+
+    def __init__(
+        self, place: DemoFolder, dsn: str, *, rate: float, tell: Callable[[str], None] = lambda step: None
+    ) -> None:
         create_shop(dsn)
+        self._tell = tell
         self._place, self._dsn = place, dsn
         self._pipeline, self._platform = pipeline, platform = place.documents(dsn)
         assert isinstance(pipeline.source, PostgresSource)
         self._supervisor = Supervisor([pipeline], platform)
         self._lake: tuple[TableReport, ...] = ()
         self._workload = ShopWorkload(dsn, pipeline.source.slot_name, rate=rate)
-        self._finishing = self._stopped = False
+        self._finishing = self._stopped = self._end_told = False
 
     def run(self, seconds: float | None, on_tick: Callable[[Status], None]) -> Outcome:
         """Until a signal, or after `seconds` of changes. Then the workload ends, what it did is delivered,
@@ -67,6 +87,7 @@ class Demo:
             on_tick(status)
             if all(sink.state in ("stopped", "failed") for sink in status.sinks):
                 return  # the last look, after the end
+            self._tell_of_end()
             idle = self._workload.ident is None and not self._finishing
             if idle and all(sink.state == "running" for sink in status.sinks):
                 self._workload.start()
@@ -84,13 +105,21 @@ class Demo:
         whole = self._finishing and not self._stopped
         if not whole:
             return Outcome(status, None)
+        self._tell("comparing the files with the shop")
         return Outcome(status, tuple(compare(self._dsn, self._place.files, TABLES)), self._lake)
 
     def _compare_lake(self, spark: SparkSession) -> None:
         """As `tailrace verify` does, in the session that is there."""
         from tailrace.supervisor.verify import Verification, VerifyOptions
 
+        self._tell("comparing the Delta tables with the shop")
         self._lake = tuple(Verification(self._pipeline, self._platform, VerifyOptions()).compare(spark))
+
+    def _tell_of_end(self) -> None:
+        """Not where a signal is answered: that may be in the midst of another line."""
+        if self._finishing and not self._end_told:
+            self._end_told = True
+            self._tell("delivering what is left")
 
     def _finish(self) -> None:
         if not self._finishing:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import platform
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +18,7 @@ from xml.sax.saxutils import quoteattr
 
 from tailrace.errors import SetupError
 from tailrace.machine.cache import cache_directory
-from tailrace.machine.java import java_home
+from tailrace.machine.java import QUICK, java_home
 
 _RETRY_AFTER_SECONDS = (2, 6)
 _FETCH_HINT = (
@@ -32,27 +33,34 @@ _IVY_MODULE = """\
     <dependency org={group} name={artifact} rev={revision} transitive={transitive} conf="default->{conf}">
       {wanted}
     </dependency>
+    {excluded}
   </dependencies>
 </ivy-module>
 """
 
 
 def fetch_jars(
-    group: str, artifact: str, revision: str, classifier: str | None = None, transitive: bool = True
+    group: str,
+    artifact: str,
+    revision: str,
+    classifier: str | None = None,
+    transitive: bool = True,
+    present: Collection[str] = (),
 ) -> Path:
-    """The folder that holds the jar and, when `transitive`, all it needs to run; fetched when not there yet.
+    """The folder that holds the jar and, when `transitive`, all it needs to run; fetched when not there yet. Modules
+    with a name in `present`, and what only they need, are left out: they are on the class path already.
 
     Safe to call from several processes at once: one fetches, the others wait and find the result. A fetch
     that dies leaves nothing behind that a later call would take for complete.
     """
-    name = "-".join(filter(None, (artifact, revision, classifier, None if transitive else "alone")))
+    name = "-".join(filter(None, (artifact, revision, classifier, None if transitive else "alone", _digest(present))))
     target = cache_directory() / "jars" / name
     if target.exists():
         return target
     with locked("jars"):
         if not target.exists():
             _say(f"fetching {artifact} {revision} (once)")
-            _fetch(target, _ivy_module(group, artifact, revision, classifier, transitive))
+            _fetch(target, _ivy_module(group, artifact, revision, classifier, transitive, present))
     return target
 
 
@@ -98,7 +106,7 @@ def _fetch(target: Path, module: str) -> None:
 
 
 def _run_ivy(module: Path, into: Path) -> subprocess.CompletedProcess[str]:
-    command = [str(java_home() / "bin" / "java"), "-jar", str(_ivy_jar())]
+    command = [str(java_home() / "bin" / "java"), *QUICK.split(), "-jar", str(_ivy_jar())]
     command += ["-cache", str(cache_directory() / "ivy"), "-m2compatible", "-ivy", str(module)]
     command += ["-confs", "default", "-retrieve", f"{into}/[artifact]-[revision](-[classifier]).[ext]"]
     return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -113,7 +121,14 @@ def _ivy_jar() -> Path:
     return found[-1]
 
 
-def _ivy_module(group: str, artifact: str, revision: str, classifier: str | None, transitive: bool) -> str:
+def _digest(names: Collection[str]) -> str:
+    """Tells folders apart that lack different modules."""
+    return hashlib.sha256(" ".join(sorted(names)).encode()).hexdigest()[:8] if names else ""
+
+
+def _ivy_module(
+    group: str, artifact: str, revision: str, classifier: str | None, transitive: bool, present: Collection[str]
+) -> str:
     name = quoteattr(artifact)
     wanted = f'<artifact name={name} type="jar" ext="jar" m:classifier={quoteattr(classifier)}/>' if classifier else ""
     return _IVY_MODULE.format(
@@ -123,6 +138,7 @@ def _ivy_module(group: str, artifact: str, revision: str, classifier: str | None
         transitive=quoteattr(str(transitive).lower()),
         conf="master,runtime" if transitive else "master",
         wanted=wanted,
+        excluded="".join(f"<exclude module={quoteattr(each)}/>" for each in sorted(present)),
     )
 
 

@@ -40,7 +40,8 @@ def settings_for(sinks: Iterable[Sink]) -> dict[str, str]:
     ours = _names(Path(find_spec("pyspark").origin).parent / "jars")  # type: ignore[union-attr, arg-type]
     files: dict[str, Path] = {}
     for jar in sorted(jars, key=lambda each: each.artifact):
-        folder = fetch_jars(jar.group, jar.artifact, jar.version, transitive=jar.transitive)
+        present = ours if jar.transitive else ()
+        folder = fetch_jars(jar.group, jar.artifact, jar.version, transitive=jar.transitive, present=present)
         files |= {name: file for name, file in _names(folder).items() if name not in ours}
     libraries = ",".join(str(file) for file in files.values())
     return settings | {"spark.jars": libraries, EXTENSIONS: ",".join(extensions)}

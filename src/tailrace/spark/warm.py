@@ -1,4 +1,4 @@
-"""Keep Spark's classes as its JVM has them in memory, as `make setup` does: Spark then starts with half the work.
+"""Keep Spark's classes as its JVM has them in memory, as `make test` does: Spark then starts with half the work.
 
 python -m tailrace.spark.warm
 """

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,12 +50,19 @@ def demo(home: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], Cal
 
 
 def test_it_ends_by_itself_and_proves_that_nothing_is_missing(home: Path) -> None:
-    with demo(home, "--seconds", "5", "--json") as (process, told):
+    asked = time.time() - 1000
+    with demo(home, "--seconds", "5", "--json", "--since", str(asked)) as (process, told):
         output, _ = process.communicate(timeout=2 * PATIENCE_S)
         assert process.returncode == 0, told()
+        steps = re.findall(r"^tailrace: +(\d+) s  (.*[^…])$", told(), re.MULTILINE)
     *statuses, answer = map(json.loads, output.splitlines())
     assert statuses[-1]["sinks"][0]["state"] == "stopped"
     assert (answer["ok"], answer["compared"]) == (True, True)
+    assert 1000 < answer["first_row_s"] < time.time() - asked
+    assert [step for _, step in steps if "start" in step] == ["starting PostgreSQL", "starting Spark and the tap"]
+    [told_at] = [int(seconds) for seconds, step in steps if step == "the first row is delivered"]
+    assert abs(told_at - answer["first_row_s"]) <= 1
+    assert [int(seconds) for seconds, _ in steps] == sorted(int(seconds) for seconds, _ in steps)
     assert {table["table"] for table in answer["tables"]} == {"customers", "orders", "order_items"}
     assert all(table["differing"] == 0 and table["changes"] > table["rows"] > 0 for table in answer["tables"])
     compared = {table["table"].removeprefix("public."): table for table in answer["lake"]}
@@ -103,4 +111,5 @@ def test_what_it_says_to_type_works_and_ctrl_c_ends_it(home: Path) -> None:
         output, _ = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, told()
     assert re.search(r"^source, files and Delta tables are equal: [\d,]+ rows$", output, re.MULTILINE), output
+    assert re.search(r"^the first row was delivered \d+ s after the start$", output, re.MULTILINE), output
     assert "Traceback" not in told()

@@ -1,4 +1,4 @@
-"""Compile the decoders ahead of time, as `make setup` does, so that the first tap and the first snapshot start at once.
+"""Compile the decoders ahead of time, as `make` does, so that the first tap and the first snapshot start at once.
 
 python -m tailrace.capture.postgres.warm
 """

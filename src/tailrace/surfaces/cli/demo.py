@@ -13,36 +13,71 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace.errors import SinkError
+from tailrace.surfaces.cli import live
 from tailrace.surfaces.cli.output import Json, guard, say, say_json
+from tailrace.surfaces.cli.steps import Steps
 
 if TYPE_CHECKING:
     from tailrace.demo import DemoFolder, Outcome
+    from tailrace.supervisor.status import Status
     from tailrace.testing.servers import PostgresServer
 
 DIRECTORY = Path("tailrace-demo")
+STARTING = "starting Spark and the tap"
 
 
 def demo(
     seconds: Annotated[float | None, typer.Option(min=0, help="End after this many seconds of changes.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Continue with what the last demo left.")] = False,
     rate: Annotated[float, typer.Option(min=1, max=20_000, help="Changes a second, about.")] = 200,
+    since: Annotated[
+        float | None,
+        typer.Option(
+            help="When the wait for the first row began, in seconds since 1970; `make demo` says when it was called. "
+            "Absent: now."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Watch a small shop's changes go from PostgreSQL to files and a lake, in ./tailrace-demo. Ctrl-C ends it."""
-    with guard(as_json):
-        from tailrace.demo import Demo, claim
-        from tailrace.surfaces.cli import live
+    with guard(as_json), Steps(since) as steps:
+        steps.begin("starting PostgreSQL")
+        from tailrace.demo import Demo, claim, fetch_ahead
 
-        _tell("starting PostgreSQL…")
-        with claim(DIRECTORY, keep=keep) as place, _database(place) as server:
-            dsn = server.dsn("shop")
-            shop = Demo(place, dsn, rate=rate)
-            if not as_json:
-                _explain(place, str(server.bin("psql")), dsn)
-            _tell("starting Spark and the tap…" + _first_run())
-            with live.view(as_json) as on_tick:
-                outcome = shop.run(seconds, on_tick)
-        _report(outcome, place, as_json)
+        with claim(DIRECTORY, keep=keep) as place:
+            fetch_ahead(place)
+            with _database(place) as server:
+                dsn = server.dsn("shop")
+                shop = Demo(place, dsn, rate=rate, tell=steps.begin)
+                if not as_json:
+                    _explain(place, str(server.bin("psql")), dsn)
+                if _first_run():
+                    steps.tell("the decoder is compiled first (once, up to a minute)")
+                steps.begin(STARTING)
+                first = FirstRow(steps)
+                with live.view(as_json) as show:
+
+                    def tick(status: Status) -> None:
+                        show(status)
+                        first.look(status)
+
+                    outcome = shop.run(seconds, tick)
+        _report(outcome, place, first.seconds, as_json)
+
+
+class FirstRow:
+    """When a sink had its first row, in seconds since the demo was asked for."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self.seconds: float | None = None
+
+    def look(self, status: Status) -> None:
+        """At each status, in order."""
+        if self.seconds is None and any(table.rows for sink in status.sinks for table in sink.tables.values()):
+            self.seconds = round(self._steps.seconds, 1)
+            self._steps.tell("the first row is delivered")
+            self._steps.end(STARTING)
 
 
 @contextmanager
@@ -59,14 +94,13 @@ def _database(place: DemoFolder) -> Iterator[PostgresServer]:
         yield server
 
 
-def _first_run() -> str:
+def _first_run() -> bool:
     """The compiled decoder is kept beside its source, and made anew when that is newer."""
     import tailrace.capture.postgres as decoder
 
     folder = Path(decoder.__path__[0])
     source = max(file.stat().st_mtime for file in folder.glob("*.py"))
-    kept = max((file.stat().st_mtime for file in folder.glob("__pycache__/*.nbi")), default=0.0)
-    return "" if kept > source else " compiling the decoder takes a minute, the first time only"
+    return source >= max((file.stat().st_mtime for file in folder.glob("__pycache__/*.nbi")), default=0.0)
 
 
 def _explain(place: DemoFolder, psql: str, dsn: str) -> None:
@@ -80,7 +114,7 @@ def _explain(place: DemoFolder, psql: str, dsn: str) -> None:
     _tell("Ctrl-C ends it")
 
 
-def _report(outcome: Outcome, place: DemoFolder, as_json: bool) -> None:
+def _report(outcome: Outcome, place: DemoFolder, first_row_s: float | None, as_json: bool) -> None:
     if outcome.unequal:
         raise SinkError(
             "demo.unequal",
@@ -91,7 +125,8 @@ def _report(outcome: Outcome, place: DemoFolder, as_json: bool) -> None:
         proofs = [asdict(proof) for proof in outcome.proofs or ()]
         lake = [{"table": each.table, "rows": each.rows, "differing": each.differing} for each in outcome.lake]
         compared = outcome.proofs is not None
-        say_json({"ok": True, "compared": compared, "rows": outcome.rows, "tables": proofs, "lake": lake})
+        answer = {"ok": True, "compared": compared, "rows": outcome.rows, "tables": proofs, "lake": lake}
+        say_json({**answer, "first_row_s": first_row_s})
         return
     if outcome.proofs is None:
         say("stopped before everything was delivered; `tailrace demo --keep` continues")
@@ -99,6 +134,8 @@ def _report(outcome: Outcome, place: DemoFolder, as_json: bool) -> None:
     for proof in outcome.proofs:
         say(f"{proof.table:12} {proof.changes:>9,} changes delivered, {proof.rows:>9,} rows")
     say(f"source, files and Delta tables are equal: {outcome.rows:,} rows", color="green")
+    if first_row_s is not None:
+        say(f"the first row was delivered {first_row_s:.0f} s after the start")
     say(f"the files are in {place.files}; `tailrace demo --keep` continues")
     say(f"the tables themselves are in {place.lake}, as Delta; ask them:\n  {_query(place)}")
 
