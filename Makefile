@@ -65,7 +65,7 @@ clean: ## remove .venv and everything the tools left
 $(DEMO): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "tailrace needs Python 3.11 or newer: install it, or say make PYTHON=/path/to/python3" >&2; exit 3; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments: install its venv package (Debian and Ubuntu: apt install python3-venv)" >&2; exit 3; }
-	@echo "tailrace: preparing .venv with $(PYTHON) (once, about a minute; most of it is Spark)"
+	@echo "tailrace: preparing .venv with $(PYTHON) (once; most of it is Spark)"
 	@test -x $(BIN)/pip || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m tools.install demo
 	@touch $@
