@@ -217,10 +217,8 @@ class TestPlanned:
             ("  connection_policy: {}", "spec.connection_policy"),
             ("  sink_batch_deadline_secs: 5", "spec.sink_batch_deadline_secs"),
             ("  batch: {max_inflight: 2}", "spec.batch.max_inflight"),
-            ("  processors: [{type: javascript, inline: 'f(`${x.y} ${z}`)'}]", "spec.processors"),
             ("        exactly_once: true", "spec.sinks[0].config.exactly_once"),
             ("        encoding: {type: avro, url: x}", "spec.sinks[0].config.encoding"),
-            ("        filter: {exclude_synthetic: true}", "spec.sinks[0].config.filter"),
         ],
     )
     def test_is_refused_by_name(self, refused: Refused, line: str, path: str) -> None:

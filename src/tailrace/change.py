@@ -50,15 +50,43 @@ CHANGES_DDL = (
 )
 """`CHANGES` as Spark spells it."""
 
-_DIGEST_SQL = "cast(md5(concat(source, '|', position, '|', cast(tx_ordinal as string))) as binary)"
+_MADE: list[pa.Field[Any]] = [
+    pa.field("tags", pa.list_(pa.string())),
+    pa.field("route", pa.map_(pa.string(), pa.string())),  # `topic`, `key` …: what a sink's own templates would say;
+    # `headers`: JSON object text of record headers; `value`: "after" where the record is the row image alone
+    pa.field("synthetic", pa.string()),  # the processor that made it; null: the source did
+    pa.field("part", pa.string()),  # tells what was made of one change apart; null: the change itself
+    pa.field("dropped", pa.string()),  # why it is not wanted; such changes never leave a chain
+]
+PROCESSED = pa.schema([*_FIELDS, *_MADE])
+"""Changes inside a chain of processors and behind it. A log without a chain pays nothing for the columns behind
+`CHANGES`, which are null until a processor says something."""
 
-_PARTS = [f"substr({_DIGEST_SQL}, {start}, {length})" for start, length in ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))]
+PROCESSED_DDL = (
+    CHANGES_DDL + ", tags array<string>, route map<string,string>, synthetic string, part string, dropped string"
+)
+"""`PROCESSED` as Spark spells it."""
 
-EVENT_ID_SQL = f"""cast(concat({", X'2D', ".join(_PARTS)}) as string)"""
-"""`event_id` as Spark spells it. The digest is computed once; bytes are cheaper to cut than text."""
+_PIECES = ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))
 
 
-def event_id(source: str, position: str, tx_ordinal: int) -> str:
-    """The deterministic id of a change: equal for every delivery and replay. Equals `EVENT_ID_SQL`."""
-    digest = hashlib.md5(f"{source}|{position}|{tx_ordinal}".encode(), usedforsecurity=False).hexdigest()
+def _event_id_sql(*more: str) -> str:
+    """The digest is computed once; bytes are cheaper to cut than text."""
+    text = ", ".join(("source, '|', position, '|', cast(tx_ordinal as string)", *more))
+    pieces = [f"substr(cast(md5(concat({text})) as binary), {start}, {length})" for start, length in _PIECES]
+    return f"""cast(concat({", X'2D', ".join(pieces)}) as string)"""
+
+
+EVENT_ID_SQL = _event_id_sql()
+"""`event_id` as Spark spells it, for `CHANGES`."""
+
+PROCESSED_EVENT_ID_SQL = _event_id_sql("coalesce(concat('|', part), '')")
+"""The same for `PROCESSED`."""
+
+
+def event_id(source: str, position: str, tx_ordinal: int, part: str | None = None) -> str:
+    """The deterministic id of a change: equal for every delivery and replay. `part`: what a processor made of it.
+    Equals `EVENT_ID_SQL` and `PROCESSED_EVENT_ID_SQL`."""
+    text = f"{source}|{position}|{tx_ordinal}" + (f"|{part}" if part else "")
+    digest = hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
     return "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:]))

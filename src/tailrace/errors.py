@@ -7,6 +7,7 @@
     │   └── Verdict    it cannot have what the log has          exit 1
     ├── LogError       the change log                           exit 1
     ├── SparkError     the Spark session or a query             exit 1
+    ├── ProcessorError a step between the log and a sink        exit 1
     ├── SinkError      the place the changes go to              exit 1
     └── RunError       several of these, in one run             theirs, or 1
 
@@ -74,6 +75,10 @@ class LogError(TailraceError):
 
 
 class SparkError(TailraceError):
+    pass
+
+
+class ProcessorError(TailraceError):
     pass
 
 

@@ -93,3 +93,12 @@ SINKS = Shelf(
         | {"pubsub", "redis", "s3", "webhook"}
     ),
 )
+
+PROCESSORS = Shelf(
+    "processor",
+    "tailrace.processors",
+    {
+        "synthetic": "tailrace.processors.synthetic:SyntheticProcessor",
+    },
+    frozenset(),
+)

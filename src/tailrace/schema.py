@@ -7,6 +7,8 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from tailrace.kinds import OTHER, Kind
+
 
 @dataclass(frozen=True)
 class Column:
@@ -17,6 +19,8 @@ class Column:
     nullable: bool = True
     number: int = field(default=0, compare=False)
     """Which column of the table it is, whatever its name; 0: the source did not say."""
+    kind: Kind = field(default=OTHER, compare=False)
+    """What its values are, whatever the database calls the type."""
 
 
 @dataclass(frozen=True)

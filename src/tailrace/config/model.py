@@ -36,3 +36,8 @@ class Model(BaseModel):
     def document_keys(cls) -> list[str]:
         """The keys of this model as a document spells them."""
         return [field.alias or name for name, field in cls.model_fields.items()]
+
+    @classmethod
+    def keys_of(cls, data: Mapping[str, object]) -> list[str]:
+        """Those that this mapping may have, for models in which one key decides the others."""
+        return cls.document_keys()

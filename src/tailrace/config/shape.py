@@ -45,7 +45,7 @@ def keys_at(kind: Any, path: Path, data: Any) -> list[str]:
     names: dict[str, None] = {}
     for plain, _ in _fitting(kind, data):
         if _is_model(plain):
-            names |= dict.fromkeys(plain.document_keys())
+            names |= dict.fromkeys(plain.keys_of(data if isinstance(data, Mapping) else {}))
     return list(names)
 
 

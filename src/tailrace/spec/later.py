@@ -20,7 +20,6 @@ Today = Mapping[str, tuple[object, ...]]
 """Key → the values accepted now."""
 
 SPEC: Today = {
-    "processors": ([],),
     "commit_policy": (),
     "connection_policy": (),
     "journal": (),
@@ -33,7 +32,7 @@ SOURCE: Mapping[str, Today] = {
         "start_position": (),
     }
 }
-_RECORD_SINK: Today = {"encoding": ("json", {"type": "json"}), "filter": ()}
+_RECORD_SINK: Today = {"encoding": ("json", {"type": "json"})}
 SINK: Mapping[str, Today] = {
     "console": _RECORD_SINK,
     "file": _RECORD_SINK,

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol, cast
 
 from pydantic import (
     Field,
-    GetJsonSchemaHandler,
-    SerializeAsAny,
     ValidationInfo,
-    ValidatorFunctionWrapHandler,
     field_validator,
 )
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
 from tailrace.change import LANES
 from tailrace.config import MIB, ByteSize, Model
-from tailrace.errors import ConfigError
-from tailrace.registry import SINKS, SOURCES, Shelf
+from tailrace.contracts import Processor
+from tailrace.contracts.entries import ConnectorEntry, ProcessorEntry
+from tailrace.registry import SINKS, SOURCES
 from tailrace.spec import later
 
 if TYPE_CHECKING:
@@ -97,63 +94,14 @@ class Sharding(Model):
     ] = None
 
 
-class _ConnectorEntry(Model):
-    """`{type, config}`: `type` chooses the connector, whose model then reads `config`."""
-
-    shelf: ClassVar[Shelf]
-    planned: ClassVar[Mapping[str, later.Today]]
-
-    type: Annotated[str, Field(description="The connector.")]
-    config: Annotated[SerializeAsAny[Model], Field(description="The connector's own settings.")]
-
-    @classmethod
-    def kind_of(cls, key: str, data: Mapping[str, object]) -> Any:
-        if key != "config":
-            return super().kind_of(key, data)
-        name = data.get("type")
-        return cls.shelf.load(name) if isinstance(name, str) and name in cls.shelf.names() else None
-
-    @field_validator("type")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        try:
-            cls.shelf.check(name)
-        except ConfigError as error:
-            context = {"message": error.message, "hint": error.hint}
-            raise PydanticCustomError(error.code, "{message}", context) from None
-        return name
-
-    @field_validator("config", mode="wrap")
-    @classmethod
-    def _by_type(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Model:
-        if "type" not in info.data:
-            return Model()  # `type` is already refused, and nothing can be said about `config` without it.
-        connector = cls.shelf.load(info.data["type"])
-        return connector.from_document(value) if info.mode == "json" else connector.model_validate(value)
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """One alternative for each connector on the shelf, with the planned keys that are accepted today."""
-        plain = handler.resolve_ref_schema(handler(core))
-        alternatives = []
-        for name in cls.shelf.names():
-            settings = handler(cls.shelf.load(name).__pydantic_core_schema__)
-            for key, values in cls.planned.get(name, {}).items():
-                if values:
-                    settings["properties"].setdefault(key, {"enum": list(values)})
-            kind = {**plain["properties"]["type"], "const": name}
-            alternatives.append({**plain, "title": name, "properties": {"type": kind, "config": settings}})
-        return {"title": cls.__name__, "description": plain["description"], "oneOf": alternatives}
-
-
-class SourceEntry(_ConnectorEntry):
+class SourceEntry(ConnectorEntry):
     """Where the changes come from."""
 
     shelf = SOURCES
     planned = later.SOURCE
 
 
-class SinkEntry(_ConnectorEntry):
+class SinkEntry(ConnectorEntry):
     """Where the changes go."""
 
     shelf = SINKS
@@ -164,7 +112,9 @@ class PipelineSpec(Model):
     """The source, the sinks, and how batches are cut."""
 
     source: SourceEntry
-    processors: Annotated[tuple[()], Field(description="Steps between source and sinks; none exist yet.")] = ()
+    processors: Annotated[
+        tuple[ProcessorEntry, ...], Field(description="Steps that every sink's changes go through, in order.")
+    ] = ()
     sinks: Annotated[
         tuple[SinkEntry, ...],
         Field(
@@ -185,6 +135,18 @@ class PipelineSpec(Model):
         for twice in {one for one in ids if ids.count(one) > 1}:
             context = {"id": twice, "hint": "give each sink of a pipeline an id of its own"}
             raise PydanticCustomError("config.duplicate_id", "two sinks have the id '{id}'", context)
+        return sinks
+
+    @field_validator("sinks")
+    @classmethod
+    def _with_chains_that_fit(cls, sinks: tuple[SinkEntry, ...], info: ValidationInfo) -> tuple[SinkEntry, ...]:
+        """Processors of one chain are told apart by their ids, and a table that mirrors its source stays one."""
+        common = tuple(entry.config for entry in info.data.get("processors", ()))
+        for sink in (cast("Sink", entry.config) for entry in sinks):
+            chain = (*common, *sink.chain())
+            _refuse_equal_ids(sink.id, chain)
+            if sink.mirrors():
+                _refuse_broken_mirror(sink.id, chain)
         return sinks
 
 
@@ -217,6 +179,28 @@ class Pipeline(Model):
     def sinks(self) -> tuple[Sink, ...]:
         """The sinks, ready to be prepared and opened."""
         return tuple(cast("Sink", entry.config) for entry in self.spec.sinks)
+
+    def chain(self, sink: Sink) -> tuple[Processor, ...]:
+        """What this sink's changes go through."""
+        return (*(entry.config for entry in self.spec.processors), *sink.chain())
+
+
+def _refuse_equal_ids(sink: str, chain: tuple[Processor, ...]) -> None:
+    ids = [each.id for each in chain]
+    for twice in {one for one in ids if ids.count(one) > 1}:
+        hint = "give each processor of a chain an `id` of its own"
+        context = {"id": twice, "sink": sink, "hint": hint}
+        raise PydanticCustomError("config.duplicate_id", "two processors before '{sink}' have the id '{id}'", context)
+
+
+def _refuse_broken_mirror(sink: str, chain: tuple[Processor, ...]) -> None:
+    for each in chain:
+        reason = each.breaks_mirror()
+        if reason is not None:
+            hint = "use write_mode: append for this sink, or move the processor to the sinks that can take it"
+            context = {"sink": sink, "id": each.id, "reason": reason, "hint": hint}
+            message = "behind '{id}' the tables of '{sink}' would not equal their source: {reason}"
+            raise PydanticCustomError("config.breaks_mirror", message, context)
 
 
 class _Identified(Protocol):

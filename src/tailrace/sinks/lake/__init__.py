@@ -149,6 +149,9 @@ class LakeSink(TableSink):
         default_factory=Maintenance
     )
 
+    def mirrors(self) -> bool:
+        return self.write_mode == "upsert"
+
     def columns(self) -> tuple[str, ...]:
         needed = (
             "seq",

@@ -9,12 +9,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol, cast
 
 import pyarrow as pa
 from pydantic import Field
 
 from tailrace.config import Envelope, Model, NativeEnvelope
+from tailrace.contracts.entries import ProcessorEntry
+from tailrace.contracts.processing import BatchProcessor as BatchProcessor
+from tailrace.contracts.processing import Place as Place
+from tailrace.contracts.processing import Processor as Processor
+from tailrace.contracts.processing import Step as Step
+from tailrace.contracts.processing import Trait as Trait
+from tailrace.registry import PROCESSORS
 from tailrace.schema import SchemaBook, TableSchema
 
 
@@ -295,6 +302,17 @@ class Jar:
 EXTENSIONS = "spark.sql.extensions"
 
 
+class SinkFilter(Model):
+    """Which changes a sink wants, by who made them."""
+
+    exclude_synthetic: Annotated[bool, Field(description="Only what the source did.")] = False
+    synthetic_only: Annotated[bool, Field(description="Only what a processor made.")] = False
+    producers: Annotated[
+        tuple[str, ...],
+        Field(description="Of what processors made, only what these made. Absent: of all.", examples=[["enrich"]]),
+    ] = ()
+
+
 class Sink(Model, ABC):
     """Where changes go: as records (`RecordSink`) or into tables (`sinks.tables.TableSink`). A subclass is one file in
     `sinks/`; its docstring says how it absorbs a repeat (Law 4)."""
@@ -307,6 +325,24 @@ class Sink(Model, ABC):
             "`false`: the sink may fall behind the log, and then stops with `log.expired`."
         ),
     ] = True
+
+    processors: Annotated[
+        tuple[ProcessorEntry, ...],
+        Field(description="Steps that this sink's changes go through, behind those of the spec."),
+    ] = ()
+    filter: Annotated[SinkFilter | None, Field(description="Which changes it wants, by who made them.")] = None
+
+    def chain(self) -> tuple[Processor, ...]:
+        """What its changes go through behind the processors that all sinks share."""
+        own = tuple(entry.config for entry in self.processors)
+        if self.filter is None:
+            return own
+        wanted = cast(type[Processor], PROCESSORS.load("synthetic"))
+        return (*own, wanted.model_validate({"id": "filter", **self.filter.model_dump()}))
+
+    def mirrors(self) -> bool:
+        """Whether its tables are to equal their source."""
+        return False
 
     def gather(self) -> Gather | None:
         """What to wait for before a batch is cut, for sinks that prefer few large commits."""

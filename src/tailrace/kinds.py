@@ -1,0 +1,75 @@
+"""Logical types: what the values of a column are, whatever the database calls its type.
+
+Sources say them; lake columns, encoders and processors look at nothing else, so that each of them knows every source.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+KindName = Literal[
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "decimal",
+    "float32",
+    "float64",
+    "text",
+    "bytes",
+    "date",
+    "time",
+    "time_tz",
+    "timestamp",
+    "timestamp_tz",
+    "interval",
+    "json",
+    "uuid",
+    "enum",
+    "array",
+    "other",
+]
+"""`timestamp_tz` and `time_tz` have a time zone, the others have none. `other`: the database's own text."""
+
+NAMES: tuple[KindName, ...] = get_args(KindName)
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
+_ARRAY = re.compile(r"array<(.+)>")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A logical type. A `decimal` without `precision` has as many digits as it likes; an `array` has an `element`."""
+
+    name: KindName = "other"
+    precision: int | None = None
+    scale: int | None = None
+    element: Kind | None = None
+
+    def __str__(self) -> str:
+        """As documents and schemas spell it: `int64`, `decimal(12,2)`, `array<text>`."""
+        if self.element is not None:
+            return f"array<{self.element}>"
+        return self.name if self.precision is None else f"{self.name}({self.precision},{self.scale})"
+
+    @classmethod
+    def parse(cls, text: str) -> Kind:
+        """The inverse. Raises ValueError for anything else."""
+        array, decimal = _ARRAY.fullmatch(text), _DECIMAL.fullmatch(text)
+        if array:
+            return cls("array", element=cls.parse(array[1]))
+        if decimal:
+            return cls("decimal", int(decimal[1]), int(decimal[2]))
+        for name in NAMES:
+            if text == name and name != "array":
+                return cls(name)
+        raise ValueError(f"there is no kind '{text}'; kinds are {', '.join(NAMES)}, decimal(P,S) and array<KIND>")
+
+
+OTHER = Kind()

@@ -1,0 +1,1 @@
+"""Change it: steps between the log and a sink, one file each."""
