@@ -13,10 +13,10 @@ import pytest
 
 from tailrace.changelog import Subscribers
 from tailrace.errors import LogError
+from tailrace.passage import Parcel, find
 from tailrace.spark import source
 from tailrace.spark.checkpoint import Mark
 from tailrace.spark.control import Control, Orders
-from tailrace.spark.passage import Parcel, find
 from tailrace.spark.source import Planner, ReadOptions, StreamReader
 from tests.spark.logs import Shop
 

@@ -374,6 +374,11 @@ class RecordSink(Sink):
         """Column name → routing template (`${source.table}` …), rendered per change for the writer."""
         return {}
 
+    def routed(self) -> Mapping[str, str]:
+        """Column name → what processors call it in a change's `route` (`topic`, `key`, `headers` …). Behind processors
+        the writer gets these columns: what they said, or else what `routes` or the row's key says, or null."""
+        return {}
+
     def wants_value(self) -> bool:
         """Whether the writer needs `value`, the rendered envelope."""
         return True

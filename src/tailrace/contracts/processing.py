@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import Field
@@ -71,6 +71,9 @@ class Processor(Model, ABC):
 
 class BatchProcessor(Processor):
     """Works on batches of changes, in the tasks that read the log."""
+
+    user_code: ClassVar[bool] = False
+    """Whether it runs code of the user's, which never runs in the driver."""
 
     @abstractmethod
     def open(self, place: Place) -> Step:

@@ -49,6 +49,11 @@ class Log(Protocol):
     def log_id(self) -> str: ...
 
     @property
+    def drops_rows(self) -> bool:
+        """Whether processors drop rows, by what is in them: one that was dropped may come back with its next change."""
+        ...
+
+    @property
     def earliest(self) -> int:
         """The oldest retained offset."""
         ...

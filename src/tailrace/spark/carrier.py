@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tailrace.change import EVENT_ID_SQL
+from tailrace.change import EVENT_ID_SQL, PROCESSED_EVENT_ID_SQL
 from tailrace.changelog import Limits
 from tailrace.contracts import Span
 from tailrace.sinks.tables import Care
+from tailrace.spark.chain import ChainTask
 from tailrace.spark.task import COUNTED, Count
 from tailrace.spec import Batch, Sharding
 
@@ -34,6 +35,8 @@ class Carrier(ABC):
     once and not in every batch."""
 
     columns: list[Column]
+    chain_of_stream: ChainTask | None = None
+    """What changes go through where the batch itself is read."""
 
     @abstractmethod
     def mark(self, log_id: str) -> int:
@@ -52,8 +55,9 @@ class Carrier(ABC):
         return None
 
 
-def canonical(wanted: Iterable[str]) -> dict[str, Column]:
-    """Columns of a change by name, with those that deliveries are counted by."""
+def canonical(wanted: Iterable[str], *, processed: bool = False) -> dict[str, Column]:
+    """Columns of a change by name, with those that deliveries are counted by. `processed`: behind processors."""
     named = dict.fromkeys((*wanted, *COUNTED))
-    columns = {name: F.expr(EVENT_ID_SQL) if name == "event_id" else F.col(name) for name in named}
+    event_id = PROCESSED_EVENT_ID_SQL if processed else EVENT_ID_SQL
+    columns = {name: F.expr(event_id) if name == "event_id" else F.col(name) for name in named}
     return {name: column.alias(name) for name, column in columns.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,15 @@ from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.util import PythonEvalType
 
 from tailrace import jvm
+from tailrace.change import PROCESSED
 from tailrace.changelog import LogReader
 from tailrace.contracts import Delivery, RecordSink, Span
 from tailrace.errors import SparkError
+from tailrace.passage import unpack
 from tailrace.render.envelopes import value_column
 from tailrace.render.templates import route_column
 from tailrace.spark.carrier import Carrier, canonical
-from tailrace.spark.passage import unpack
+from tailrace.spark.chain import SinkChain
 from tailrace.spark.sharding import ValueSharding
 from tailrace.spark.task import COUNTED, NEVER_NULL, OUTCOME_DDL, SPAN, Count, WriteTask, nobody_writes
 
@@ -43,6 +45,7 @@ class RecordCarrier(Carrier):
         state_dir: Path,
         tasks: int,
         key: str | None,
+        chain: SinkChain,
     ) -> None:
         """Makes the sink ready: raises what `sink.prepare` raises."""
         sink.prepare(delivery)
@@ -51,10 +54,12 @@ class RecordCarrier(Carrier):
         self._log_path, self._writing = log_path, state_dir / "writing.lock"
         self._few: bool | None = None
         self._task: Any = None
-        rendered = _columns(sink, delivery, connector)
+        self._chain, self.chain_of_stream = chain, chain.task
+        rendered = _columns(sink, delivery, connector, processed=bool(chain))
         self._given = tuple(name for name in rendered if name not in COUNTED or name in sink.columns())
         needed = ("seq",) if key is None else ("seq", "key", "before", "after")
-        self.columns = [*rendered.values(), *(F.col(name) for name in needed if name not in rendered)]
+        self._rendered = [*rendered.values(), *(F.col(name) for name in needed if name not in rendered)]
+        self.columns = [F.col(name) for name in PROCESSED.names] if chain.has_frames else self._rendered
 
     def mark(self, log_id: str) -> int:
         return self._sink.mark(self._delivery, log_id)
@@ -67,6 +72,9 @@ class RecordCarrier(Carrier):
         rows = frame
         if mark > span.start:  # what a sink calls the span must not stand before what it has
             rows, span = frame.filter(F.col("seq") >= mark), replace(span, start=mark)
+        if self._chain.has_frames:
+            tables = LogReader(self._log_path, span.start).schemas
+            rows = self._chain.behind(rows, tables).select(*self._rendered)
         receipts, counts = self._write(rows, span)
         self._sink.commit(self._delivery, span, receipts)
         return counts
@@ -112,9 +120,9 @@ class RecordCarrier(Carrier):
         return frame.sortWithinPartitions("seq")
 
 
-def _columns(sink: RecordSink, delivery: Delivery, connector: str) -> dict[str, Column]:
+def _columns(sink: RecordSink, delivery: Delivery, connector: str, *, processed: bool) -> dict[str, Column]:
     """What tasks are given, by name. Built once: each expression costs many calls into the JVM."""
-    columns = canonical(sink.columns())
+    columns = canonical(sink.columns(), processed=processed)
     for name, empty in NEVER_NULL.items():
         if name in columns:
             columns[name] = F.expr(f"coalesce({name}, {empty})").alias(name)
@@ -122,7 +130,17 @@ def _columns(sink: RecordSink, delivery: Delivery, connector: str) -> dict[str, 
         columns["value"] = value_column(sink.envelope, delivery, connector).alias("value")
     for name, template in sink.routes().items():
         columns[name] = route_column(template, delivery, connector).alias(name)
+    if processed:
+        columns |= {name: _routed(sink, name, columns).alias(name) for name in sink.routed()}
     return columns
+
+
+def _routed(sink: RecordSink, name: str, columns: Mapping[str, Column]) -> Column:
+    """What a processor said of a record's way, or else what the sink says."""
+    own, said = sink.routed()[name], F.col("route")[sink.routed()[name]]
+    if name in columns:
+        return F.coalesce(said, columns[name])
+    return F.coalesce(said, F.col("key")) if own == "key" else said
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:

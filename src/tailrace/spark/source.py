@@ -10,23 +10,25 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tailrace.change import CHANGES_DDL
+from tailrace.change import CHANGES_DDL, PROCESSED_DDL
 from tailrace.changelog import Limits, LogReader, Slice, Subscribers, read_slice
 from tailrace.contracts import Portion
 from tailrace.errors import LogError
 from tailrace.machine import lifeline
+from tailrace.passage import carried
+from tailrace.schema import TableSchema
+from tailrace.spark.chain import ChainTask
 from tailrace.spark.checkpoint import Mark
 from tailrace.spark.control import Control, Orders
-from tailrace.spark.passage import carried
 
 FORMAT = "tailrace"
 IDLE_S = 2.0
@@ -105,41 +107,60 @@ class ReadOptions:
 class LogSource(DataSource):
     """Register with `spark.dataSource.register(LogSource)`."""
 
+    chain: ClassVar[ChainTask | None] = None
+    """What changes go through where they are read. Not among the options, which Spark shows: it may have secrets."""
+
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def schema(self) -> str:
-        return CHANGES_DDL
+        return CHANGES_DDL if self.chain is None else PROCESSED_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return RangeReader(ReadOptions.from_text(self.options))
+        return RangeReader(ReadOptions.from_text(self.options), self.chain)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(ReadOptions.from_text(self.options))
+        return StreamReader(ReadOptions.from_text(self.options), self.chain)
 
 
-def own_source(query: str) -> type[LogSource]:
-    """The source under a name of the query's own.
+def own_source(query: str, chain: ChainTask | None = None) -> type[LogSource]:
+    """The source under a name of the query's own, with what changes go through where they are read.
 
     Spark adds to a registered source's environment while tasks run; a query that shares the source and serialises
     a task just then sends a torn map (`OptionalDataException`).
     """
     name = f"{FORMAT}:{query}"
-    return type("LogSource", (LogSource,), {"name": classmethod(lambda cls: name)})
+    return type("LogSource", (LogSource,), {"name": classmethod(lambda cls: name), "chain": chain})
 
 
 class SlicePartition(InputPartition):
-    """One task's share of a batch."""
+    """One task's share of a batch. `tables` and `label` are for a chain of processors."""
 
     value: Slice
+
+    def __init__(self, value: Slice, tables: Mapping[int, TableSchema], label: str) -> None:
+        super().__init__(value)
+        self.tables, self.label = tables, label
+
+
+def partitions_of(
+    slices: Sequence[Slice], versions: Mapping[int, TableSchema], what: str, chain: ChainTask | None
+) -> list[InputPartition]:
+    """A partition for each slice of `what`."""
+    if chain is None:
+        return [SlicePartition(piece, {}, "") for piece in slices]
+    return [
+        SlicePartition(piece, {number: versions[number] for number in piece.names}, f"{what}-{place}")
+        for place, piece in enumerate(slices)
+    ]
 
 
 class RangeReader(DataSourceReader):
     """All that the log retains from `start` on, as it is when the read is planned."""
 
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+    def __init__(self, options: ReadOptions, chain: ChainTask | None = None) -> None:
+        self._options, self._chain = options, chain
 
     def partitions(self) -> list[InputPartition]:
         with carried():
@@ -148,17 +169,18 @@ class RangeReader(DataSourceReader):
             end = log.end if self._options.end is None else self._options.end
             options = self._options
             slices = log.slices(start, end, options.tasks, options.version, last=options.last, portion=options.portion)
-            return [SlicePartition(piece) for piece in slices]
+            what = f"{start}-{end}-{options.version}-{options.began}-{options.new}"
+            return partitions_of(slices, log.schemas, what, self._chain)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition)
+        return _read(partition, self._chain)
 
 
 class StreamReader(DataSourceStreamReader):
     """Plans batches in a process of its own beside the driver; `read` runs in tasks and uses no state."""
 
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+    def __init__(self, options: ReadOptions, chain: ChainTask | None = None) -> None:
+        self._options, self._chain = options, chain
         self._plan: Planner | None = None
 
     def initialOffset(self) -> dict[str, Any]:
@@ -171,11 +193,13 @@ class StreamReader(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         with carried():
-            slices = self._planner().slices(Mark(**start), Mark(**end))
-            return [SlicePartition(piece) for piece in slices]
+            first, last = Mark(**start), Mark(**end)
+            planner = self._planner()
+            slices = planner.slices(first, last)
+            return partitions_of(slices, planner.versions(), f"{first.offset}-{last.offset}", self._chain)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition)
+        return _read(partition, self._chain)
 
     def _planner(self) -> Planner:
         if self._plan is None:
@@ -224,6 +248,10 @@ class Planner:
         self._planned = max(self._planned, end.offset)
         return self._log.slices(start.offset, end.offset, self._options.tasks)
 
+    def versions(self) -> Mapping[int, TableSchema]:
+        """Every table version that the log knows, by its id."""
+        return self._log.schemas
+
     def _settle(self) -> None:
         """Everything planned before is committed: it will not be read again, so the log may let go of it."""
         self._log.forget(self._planned)
@@ -268,6 +296,11 @@ def replaced(path: str) -> LogError:
     )
 
 
-def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def _read(partition: InputPartition, chain: ChainTask | None) -> Iterator[pa.RecordBatch]:
+    assert isinstance(partition, SlicePartition)
     with carried():
-        yield from read_slice(partition.value)
+        changes = read_slice(partition.value)
+        if chain is not None:
+            new = bool(partition.value.new)
+            changes = chain.process(changes, partition.tables, partition.label, new=new)
+        yield from changes

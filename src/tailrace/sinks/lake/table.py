@@ -332,7 +332,9 @@ class SinkTable:
             keys = self._log.keys(max(step.start, self.mark()), step.end, step.schema.id, portion)
             found = ranges(keys, [name for name in reading.types if name in reading.key], reading.types)
             where = {name: bounds for name, bounds in found.items() if reading.is_ordered(name)}
-            statement = merge.Statement(columns, reading, where, unsent=unsent, lenient=lenient, soft=soft)
+            statement = merge.Statement(
+                columns, reading, where, unsent=unsent, lenient=lenient, soft=soft, whole_inserts=self._log.drops_rows
+            )
             self.target.merge(source, statement.text, step.end)
         self._empty = False
 
