@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from tailrace.change import CHANGES
 from tailrace.contracts import Break, Content
 from tailrace.errors import ProcessorError
-from tailrace.processors.chain import ROW_OPS
+from tailrace.processors.chain import ROW_OPS, processed, with_columns
 from tailrace.schema import TableSchema
 from tailrace.spark.chain import SinkChain
+from tailrace.spark.images import SourceRows, shape
 
 
 class ShapedVersions:
@@ -41,7 +41,7 @@ class ShapedVersions:
 
     def _shape(self, table: TableSchema) -> TableSchema:
         try:
-            return self._chain.whole.shape(table)
+            return shape(self._chain, table)
         except ProcessorError as error:
             self._errors[table.id] = error
             return table
@@ -69,13 +69,13 @@ class ShapedVersions:
 
     def _processed(self, defaults: Mapping[str, object], table: TableSchema) -> object:
         """Of a row that has nothing but its defaults. It is not dropped: other columns tell which rows are."""
-        row = {field.name: None if field.nullable else _EMPTY[str(field.type)] for field in CHANGES}
-        row |= {"op": "c", "schema": table.schema, "table": table.table, "schema_id": table.id}
-        row["after"] = json.dumps(defaults, ensure_ascii=False)
-        row["unchanged"] = [each.name for each in table.columns if each.name not in defaults]
+        image = {"key": None, "after": json.dumps(defaults, ensure_ascii=False)}
+        images = pa.RecordBatch.from_pylist([image], pa.schema([("key", pa.string()), ("after", pa.string())]))
+        unsent = [each.name for each in table.columns if each.name not in defaults]
+        row = processed(SourceRows(self._chain, table).changes(images))
+        row = with_columns(row, unchanged=pa.array([unsent], row.schema.field("unchanged").type))
         place = replace(self._chain.place, tables={table.id: table}, mirror=False)
-        opened = self._chain.whole.open(place, keep_dropped=True)
-        [after] = opened(pa.RecordBatch.from_pylist([row], CHANGES)).column("after").to_pylist()
+        [after] = self._chain.whole.open(place, keep_dropped=True)(row).column("after").to_pylist()
         return json.loads(str(after))
 
 
@@ -87,6 +87,3 @@ def _unknown_defaults(table: TableSchema) -> ProcessorError:
         hint="give the sink another id, then read the table anew: tailrace snapshot PIPELINE.yaml",
         where=table.name,
     )
-
-
-_EMPTY: dict[str, object] = {"int64": 0, "int32": 0, "string": "", "bool": False}
