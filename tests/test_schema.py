@@ -14,7 +14,7 @@ OTHERS = [
     replace(ITEMS, schema="other"),
     replace(ITEMS, table="other"),
     replace(ITEMS, columns=ITEMS.columns[::-1]),
-    replace(ITEMS, columns=(Column("id", "bigint"), Column("v", "text"))),
+    replace(ITEMS, columns=(Column("id", "bigint"), Column("v", "jsonb"))),
     replace(ITEMS, key=("id", "v")),
     replace(ITEMS, key=()),
 ]

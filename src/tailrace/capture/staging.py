@@ -44,7 +44,7 @@ class StagedFile:
 
     def describe(self, staged: Staged) -> None:
         """The last word: what the file is."""
-        told = json.dumps(asdict(staged)).encode()
+        told = json.dumps({**asdict(staged), "schema": staged.schema.as_dict()}).encode()
         self._stream.write_batch(pa.RecordBatch.from_pylist([], schema=ROWS), custom_metadata={_STAGED: told})
 
     def __exit__(

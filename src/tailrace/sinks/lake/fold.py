@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 
 from tailrace.jvm import JSON_LIMITS
 from tailrace.schema import TableSchema
-from tailrace.sinks.lake.columns import FLOATS, JSON, is_verbatim, text, type_of, value, wider
+from tailrace.sinks.lake.columns import FLOATS, is_document, is_verbatim, text, type_of, value, wider
 from tailrace.sinks.lake.evolve import UNFIT
 from tailrace.sinks.lake.sql import literal, quoted
 from tailrace.sinks.lake.verbatim import members
@@ -67,16 +67,16 @@ class Reading:
     def of(cls, schema: TableSchema, types: Mapping[str, DataType], *, lenient: bool = False) -> Reading:
         """The reading of a version's rows into a table whose columns have these types."""
         declared = {
-            column.name: type_of(column.type, variant=isinstance(types[column.name], VariantType))
+            column.name: type_of(column.kind, variant=isinstance(types[column.name], VariantType))
             for column in schema.columns
         }
-        verbatim = [column for column in schema.columns if is_verbatim(column.type)]
+        verbatim = [column for column in schema.columns if is_verbatim(column.kind)]
         return cls(
             types,
             declared,
             schema.key,
-            tuple(column.name for column in verbatim if column.type in JSON),
-            tuple(column.name for column in verbatim if column.type not in JSON),
+            tuple(column.name for column in verbatim if is_document(column.kind)),
+            tuple(column.name for column in verbatim if not is_document(column.kind)),
             lenient,
             tuple(name for name, each in types.items() if isinstance(each, DecimalType) and each == declared[name]),
         )
