@@ -60,7 +60,7 @@ def test_every_figure_of_the_status_is_told() -> None:
         ("source_state", "db", "running"): 0,
         ("source_state", "db", "silent"): 0,
         ("source_status_age_seconds", "db"): 0.25,
-        ("sink_dropped_changes_total", "shop", "files", "db", "public.a", "mine", "fields"): 3,
+        ("sink_dropped_changes_total", "shop", "mine", "fields", "files", "db", "public.a"): 3,
         ("source_lag_bytes", "db"): 4096,
         ("source_lag_seconds", "db"): 0.5,
         ("source_retained_wal_bytes", "db"): 8192,
