@@ -30,10 +30,11 @@ class Flow:
 
 
 class Carrier(ABC):
-    """One sink's, for one log. `columns` are those of a batch: part of the streaming plan, so that they are analysed
-    once and not in every batch."""
+    """One sink's, for one log."""
 
-    columns: list[Column]
+    @abstractmethod
+    def plan(self, changes: DataFrame) -> DataFrame:
+        """What the stream hands over with a batch: a part of its plan, which is analysed once."""
 
     @abstractmethod
     def mark(self, log_id: str) -> int:
@@ -41,7 +42,8 @@ class Carrier(ABC):
 
     @abstractmethod
     def carry(self, frame: DataFrame, span: Span) -> dict[int, Count]:
-        """Deliver a batch. Returns what was delivered, by the id of the table version."""
+        """Deliver a batch, whose `frame` is what `plan` made of its changes. Returns what was delivered, by the id of
+        the table version."""
 
     def warnings(self) -> tuple[str, ...]:
         """What the sink wants somebody to know."""

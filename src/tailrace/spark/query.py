@@ -97,8 +97,17 @@ def start_query(
         limits = flow.limits
         carrier = TableCarrier(spark, sink, delivery, limits, log_path=log_path, state_dir=state_dir, tasks=tasks)
     elif isinstance(sink, RecordSink):
-        key = flow.sharding.key
-        carrier = RecordCarrier(sink, delivery, connector, log_path=log_path, state_dir=state_dir, tasks=tasks, key=key)
+        carrier = RecordCarrier(
+            spark,
+            sink,
+            delivery,
+            connector,
+            source=own_source(Owner(delivery.pipeline, sink.id).name).name(),
+            log_path=log_path,
+            state_dir=state_dir,
+            tasks=tasks,
+            key=flow.sharding.key,
+        )
     else:
         raise TypeError(f"{type(sink).__name__} is neither a RecordSink nor a TableSink")
     checkpoint = Checkpoint(state_dir / "checkpoint")
@@ -156,7 +165,7 @@ class Query:
         spark.dataSource.register(own)
         source = spark.readStream.format(own.name()).options(**self._options().as_text()).load()
         writer = (
-            source.select(*self._carrier.columns)
+            self._carrier.plan(source)
             .writeStream.queryName(self.name)
             .option("checkpointLocation", str(self._checkpoint.path))
         )
@@ -242,6 +251,7 @@ class Query:
             linger_ms=int(gather.seconds * 1000),
             linger_bytes=gather.bytes,
             linger_rows=gather.rows,
+            latency_ms=int(self._flow.batch.objective().total_seconds() * 1000),
             max_events=limits.max_events,
             max_bytes=limits.max_bytes,
             respect_source_tx=limits.respect_source_tx,

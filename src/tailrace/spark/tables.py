@@ -41,12 +41,15 @@ class TableCarrier(Carrier):
         tasks: int,
     ) -> None:
         """Lets tables that halted or were rolled back catch up first."""
-        self.columns = list(canonical(sink.columns()).values())
+        self._columns = list(canonical(sink.columns()).values())
         name = Owner(delivery.pipeline, sink.id).name
-        self._log = SparkLog(spark, log_path, self.columns, limits, name, tasks, required=sink.required)
+        self._log = SparkLog(spark, log_path, self._columns, limits, name, tasks, required=sink.required)
         self._keeper = sink.keeper(spark, delivery, self._log, state_dir)
         self._keeper.settle()
         self._let_go = self._log.holds.let_others_go()
+
+    def plan(self, changes: DataFrame) -> DataFrame:
+        return changes.select(*self._columns)
 
     def mark(self, log_id: str) -> int:
         return self._keeper.mark()
