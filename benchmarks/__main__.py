@@ -26,11 +26,12 @@ from benchmarks.report import Report
 from benchmarks.snapshot import snapshot
 from benchmarks.stage import Table, open_stage
 from benchmarks.throughput import Throughput
+from benchmarks.trickle import trickle
 from benchmarks.waiting import say
 from tailrace.errors import TailraceError
 
-NAMES = ("tap", "road", "latency", "idle", "snapshot", "load", "memory", "lake", "freshness")
-LONG = ("load", "memory", "lake", "freshness")
+NAMES = ("tap", "road", "latency", "idle", "snapshot", "trickle", "load", "memory", "lake", "freshness")
+LONG = ("trickle", "load", "memory", "lake", "freshness")
 ON_THE_STREAM = {"tap", "road", "latency", "idle"}
 NEED_PIPELINE = {"road", "latency", "idle"}
 WIDTH = 180
@@ -61,6 +62,9 @@ def _run(names: set[str], options: argparse.Namespace, folder: Path) -> Report:
     if "snapshot" in names:
         with open_stage(folder) as stage:
             report.add(*snapshot(stage, options.rows, options.passes))
+    if "trickle" in names:
+        with open_stage(folder) as stage:
+            report.add(*trickle(stage, options.seconds, options.warm_up))
     if "load" in names:
         with open_stage(folder) as stage:
             report.add(*load(stage, options.rows, options.passes, options.formats))
@@ -112,10 +116,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of a throughput pass (%(default)s)")
     parser.add_argument("--passes", type=int, default=2, help="throughput passes; the best counts (%(default)s)")
     parser.add_argument(
-        "--warm-up", type=float, default=120.0, help="seconds before the window of latency and freshness (%(default)s)"
+        "--warm-up",
+        type=float,
+        default=120.0,
+        help="seconds before the window of latency, trickle and freshness (%(default)s)",
     )
     parser.add_argument(
-        "--seconds", type=float, default=20.0, help="window of latency, idle and freshness (%(default)s)"
+        "--seconds", type=float, default=20.0, help="window of latency, idle, trickle and freshness (%(default)s)"
     )
     parser.add_argument(
         "--formats", nargs="+", choices=FORMATS, default=FORMATS, help="of load, lake and freshness (all)"

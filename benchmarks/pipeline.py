@@ -109,16 +109,12 @@ class Pipeline(Running):
     def __init__(self, stage: Stage, broker: KafkaBroker, table: Table) -> None:
         self.broker = broker
         super().__init__(stage, table, "road", "kafka", {"id": "kafka", "brokers": broker.bootstrap, "topic": TOPIC})
-        self._offsets = self.consumer()
-
-    def consumer(self) -> Consumer:
-        return Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "bench", "enable.auto.commit": False})
+        self._offsets = open_consumer(broker)
 
     def warm(self) -> None:
         """Carry a few changes, then many, so that Spark, its workers and the producer are there, and the plans for
         small and for large batches."""
         self.wait_for_stream()
-        until(self._answers, "the topic has leaders", seconds=60)
         for rows in (*[WARM_ROWS] * WARM_TRANSACTIONS, *[2 * jvm.FEW] * WARM_BATCHES):
             self.table.write(rows, rows)
             until(self._caught_up, "the pipeline delivers", seconds=START_S)
@@ -126,14 +122,7 @@ class Pipeline(Running):
 
     def delivered(self) -> int:
         """Records acknowledged in the topic."""
-        return sum(end for _, end in self.ends())
-
-    def ends(self) -> list[tuple[int, int]]:
-        """(partition, offset after its last record)."""
-        return [
-            (number, self._offsets.get_watermark_offsets(TopicPartition(TOPIC, number), timeout=10)[1])
-            for number in range(PARTITIONS)
-        ]
+        return sum(end for _, end in topic_ends(self._offsets, TOPIC))
 
     def roles(self) -> dict[int, str]:
         return super().roles() | {self.broker.pid: "broker"}
@@ -142,13 +131,20 @@ class Pipeline(Running):
         self._offsets.close()
         super().close()
 
-    def _answers(self) -> bool:
-        with suppress(KafkaException):
-            return self.delivered() == 0
-        return False
-
     def _caught_up(self) -> bool:
         return self.is_alive() and self.delivered() >= self.table.written
+
+
+def open_consumer(broker: KafkaBroker) -> Consumer:
+    return Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "bench", "enable.auto.commit": False})
+
+
+def topic_ends(consumer: Consumer, topic: str) -> list[tuple[int, int]]:
+    """(partition, offset after its last record)."""
+    return [
+        (number, consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=10)[1])
+        for number in range(PARTITIONS)
+    ]
 
 
 @contextmanager
@@ -156,7 +152,7 @@ def open_pipeline(stage: Stage, table: Table) -> Iterator[Pipeline]:
     """A broker and a warm pipeline into it."""
     with KafkaBroker() as broker:
         say("starting the pipeline")
-        _create_topic(broker)
+        create_topic(broker, TOPIC)
         pipeline = Pipeline(stage, broker, table)
         try:
             pipeline.warm()
@@ -165,7 +161,16 @@ def open_pipeline(stage: Stage, table: Table) -> Iterator[Pipeline]:
             pipeline.close()
 
 
-def _create_topic(broker: KafkaBroker) -> None:
+def create_topic(broker: KafkaBroker, name: str) -> None:
     """Made here, so that its ends can be asked for from the start."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(timeout=30)
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(timeout=30)
+    consumer = open_consumer(broker)
+    until(lambda: _answers(consumer, name), "the topic has leaders", seconds=60)
+    consumer.close()
+
+
+def _answers(consumer: Consumer, topic: str) -> bool:
+    with suppress(KafkaException):
+        return all(end == 0 for _, end in topic_ends(consumer, topic))
+    return False

@@ -13,7 +13,6 @@ from tailrace.change import EVENT_ID_SQL, PROCESSED_EVENT_ID_SQL
 from tailrace.changelog import Limits
 from tailrace.contracts import Span
 from tailrace.sinks.tables import Care
-from tailrace.spark.chain import ChainTask
 from tailrace.spark.task import COUNTED, Count
 from tailrace.spec import Batch, Sharding
 
@@ -31,12 +30,11 @@ class Flow:
 
 
 class Carrier(ABC):
-    """One sink's, for one log. `columns` are those of a batch: part of the streaming plan, so that they are analysed
-    once and not in every batch."""
+    """One sink's, for one log."""
 
-    columns: list[Column]
-    chain_of_stream: ChainTask | None = None
-    """What changes go through where the batch itself is read."""
+    @abstractmethod
+    def plan(self, changes: DataFrame) -> DataFrame:
+        """What the stream hands over with a batch: a part of its plan, which is analysed once."""
 
     @abstractmethod
     def mark(self, log_id: str) -> int:
@@ -44,7 +42,8 @@ class Carrier(ABC):
 
     @abstractmethod
     def carry(self, frame: DataFrame, span: Span) -> dict[int, Count]:
-        """Deliver a batch. Returns what was delivered, by the id of the table version."""
+        """Deliver a batch, whose `frame` is what `plan` made of its changes. Returns what was delivered, by the id of
+        the table version."""
 
     def warnings(self) -> tuple[str, ...]:
         """What the sink wants somebody to know."""

@@ -116,9 +116,17 @@ def start_query(
             spark, sink, delivery, limits, log_path=log_path, state_dir=state_dir, tasks=tasks, chain=chain
         )
     elif isinstance(sink, RecordSink):
-        key = flow.sharding.key
         carrier = RecordCarrier(
-            sink, delivery, connector, log_path=log_path, state_dir=state_dir, tasks=tasks, key=key, chain=chain
+            spark,
+            sink,
+            delivery,
+            connector,
+            source=own_source(Owner(delivery.pipeline, sink.id).name).name(),
+            log_path=log_path,
+            state_dir=state_dir,
+            tasks=tasks,
+            key=flow.sharding.key,
+            chain=chain,
         )
     else:
         raise TypeError(f"{type(sink).__name__} is neither a RecordSink nor a TableSink")
@@ -176,13 +184,13 @@ class Query:
     def launch(self, spark: SparkSession) -> None:
         """Hand the query to Spark. Once."""
         self._control.give(self._orders)
-        own = own_source(self.name, self._carrier.chain_of_stream)
+        own = own_source(self.name, self._chain.task)
         spark.dataSource.register(own)
         if self._chain:
             self._chain.drops.begin()
         source = spark.readStream.format(own.name()).options(**self._options().as_text()).load()
         writer = (
-            source.select(*self._carrier.columns)
+            self._carrier.plan(source)
             .writeStream.queryName(self.name)
             .option("checkpointLocation", str(self._checkpoint.path))
         )
@@ -268,6 +276,7 @@ class Query:
             linger_ms=int(gather.seconds * 1000),
             linger_bytes=gather.bytes,
             linger_rows=gather.rows,
+            latency_ms=int(self._flow.batch.objective().total_seconds() * 1000),
             max_events=limits.max_events,
             max_bytes=limits.max_bytes,
             respect_source_tx=limits.respect_source_tx,

@@ -57,6 +57,8 @@ DEFAULTS: Mapping[str, str] = {
     "spark.ui.retainedStages": "20",
     "spark.ui.retainedTasks": "200",
     "spark.sql.ui.retainedExecutions": "20",
+    # Every batch writes its plan down, for a page that is off; this is the shortest form.
+    "spark.sql.ui.explainMode": "simple",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
 }
 

@@ -8,14 +8,18 @@ are Spark's.
 
 from __future__ import annotations
 
+import base64
 import os
+import pickle
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -29,12 +33,17 @@ from tailrace.schema import TableSchema
 from tailrace.spark.chain import ChainTask
 from tailrace.spark.checkpoint import Mark
 from tailrace.spark.control import Control, Orders
+from tailrace.spark.pace import Pace
 
 FORMAT = "tailrace"
+SLICES = "tailrace.slices"
+"""The property of a job that says what its tasks read; see `ReadOptions.per_job`."""
 IDLE_S = 2.0
 """How long `latestOffset` waits for changes before it reports that there are none."""
 FIRST_POLL_S, LAST_POLL_S = 0.004, 0.1
 """Pauses between looks, growing from the first to the last: quick when busy, cheap when idle."""
+PACED_POLL_S = 0.05
+"""The pause while the next batch is not due: only orders and a full batch are looked for."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +78,15 @@ class ReadOptions:
     """...unless this much waits..."""
     linger_rows: int = 0
     """...or as many changes."""
+    latency_ms: int = 0
+    """Without `linger_ms`: how soon changes are to be delivered. A batch begins no earlier than that needs."""
     max_events: int = Limits.max_events
     max_bytes: int = Limits.max_bytes
     respect_source_tx: bool = True
     snapshot_batches: int = 1
+    per_job: bool = False
+    """Whether each job says by itself what its `tasks` tasks read, in its property `SLICES`: planned once, such a read
+    serves for any number of ranges."""
 
     @property
     def limits(self) -> Limits:
@@ -118,7 +132,8 @@ class LogSource(DataSource):
         return CHANGES_DDL if self.chain is None else PROCESSED_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return RangeReader(ReadOptions.from_text(self.options), self.chain)
+        options = ReadOptions.from_text(self.options)
+        return JobReader(options.tasks, self.chain) if options.per_job else RangeReader(options, self.chain)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return StreamReader(ReadOptions.from_text(self.options), self.chain)
@@ -176,6 +191,33 @@ class RangeReader(DataSourceReader):
         return _read(partition, self._chain)
 
 
+class JobReader(DataSourceReader):
+    """What the job that runs says (`SLICES`): in each job something else."""
+
+    def __init__(self, tasks: int, chain: ChainTask | None = None) -> None:
+        self._tasks, self._chain = tasks, chain
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(task) for task in range(self._tasks)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        partitions = unpack_partitions(context.getLocalProperty(SLICES) or "")
+        return _read(partitions[partition.value], self._chain)
+
+
+def pack_partitions(partitions: list[InputPartition]) -> str:
+    """For the property `SLICES`."""
+    return base64.b64encode(zlib.compress(pickle.dumps(partitions), level=1)).decode()
+
+
+def unpack_partitions(text: str) -> list[InputPartition]:
+    """What `pack_partitions` was given."""
+    found: list[InputPartition] = pickle.loads(zlib.decompress(base64.b64decode(text)))
+    return found
+
+
 class StreamReader(DataSourceStreamReader):
     """Plans batches in a process of its own beside the driver; `read` runs in tasks and uses no state."""
 
@@ -211,8 +253,14 @@ class StreamReader(DataSourceStreamReader):
 class Planner:
     """Decides where batches end: within the limits, at a transaction's end, not past the target."""
 
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+    def __init__(
+        self,
+        options: ReadOptions,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._options, self._clock, self._sleep = options, clock, sleep
+        self._pace = Pace(0.0 if options.linger_ms else options.latency_ms / 1000)
         self._log = LogReader(options.path, options.start)
         self._subscribers = Subscribers(options.path)
         self._control = Control(Path(options.state))
@@ -228,7 +276,8 @@ class Planner:
     def next_end(self) -> Mark:
         """Where the next batch ends, or where the last one did if nothing came within `IDLE_S`."""
         self._settle()
-        deadline = time.monotonic() + IDLE_S
+        self._pace.end(self._clock())
+        deadline = self._clock() + IDLE_S
         pause = FIRST_POLL_S
         while True:
             orders = self._control.orders()
@@ -236,10 +285,13 @@ class Planner:
             end = self._planned if orders.drain else self._cut(orders)
             if orders.drain:
                 self._control.answer()
-            if end > self._planned or time.monotonic() >= deadline:
+            now = self._clock()
+            if end > self._planned:
+                self._pace.begin(now)
+            if end > self._planned or now >= deadline:
                 self._planned = end
                 return Mark(self._log.log_id, end)
-            time.sleep(pause)
+            self._sleep(max(pause, min(self._pace.left_s(now), PACED_POLL_S)))
             pause = min(pause * 1.5, LAST_POLL_S)
 
     def slices(self, start: Mark, end: Mark) -> list[Slice]:
@@ -273,7 +325,7 @@ class Planner:
     def _waited_enough(self) -> bool:
         options = self._options
         if not options.linger_ms:
-            return True
+            return not self._pace.left_s(self._clock())
         pending = self._log.pending(self._planned)
         if options.linger_bytes and pending.bytes >= options.linger_bytes:
             return True

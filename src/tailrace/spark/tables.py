@@ -44,13 +44,15 @@ class TableCarrier(Carrier):
         chain: SinkChain | None = None,
     ) -> None:
         """Lets tables that halted or were rolled back catch up first."""
-        self.columns = list(canonical(("seq",)).values())  # tables are read one by one
         columns = list(canonical(sink.columns(), processed=bool(chain)).values())
         name = Owner(delivery.pipeline, sink.id).name
         self._log = SparkLog(spark, log_path, columns, limits, name, tasks, chain, required=sink.required)
         self._keeper = sink.keeper(spark, delivery, self._log, state_dir)
         self._keeper.settle()
         self._let_go = self._log.holds.let_others_go()
+
+    def plan(self, changes: DataFrame) -> DataFrame:
+        return changes.select("seq")  # tables are read one by one
 
     def mark(self, log_id: str) -> int:
         return self._keeper.mark()
