@@ -18,7 +18,14 @@ from tailrace.passage import Parcel, find
 from tailrace.spark import source
 from tailrace.spark.checkpoint import Mark
 from tailrace.spark.control import Control, Orders
-from tailrace.spark.source import Planner, ReadOptions, StreamReader
+from tailrace.spark.source import (
+    Planner,
+    ReadOptions,
+    StreamReader,
+    pack_partitions,
+    partitions_of,
+    unpack_partitions,
+)
 from tests.spark.logs import Shop
 
 
