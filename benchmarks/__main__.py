@@ -25,15 +25,16 @@ from benchmarks.profile import Profiler
 from benchmarks.report import Report
 from benchmarks.snapshot import snapshot
 from benchmarks.stage import Table, open_stage
-from benchmarks.throughput import Throughput
+from benchmarks.throughput import CHAIN, Throughput
 from benchmarks.trickle import trickle
 from benchmarks.waiting import say
 from tailrace.errors import TailraceError
+from tailrace.testing.servers import KafkaBroker
 
-NAMES = ("tap", "road", "latency", "idle", "snapshot", "trickle", "load", "memory", "lake", "freshness")
-LONG = ("trickle", "load", "memory", "lake", "freshness")
-ON_THE_STREAM = {"tap", "road", "latency", "idle"}
-NEED_PIPELINE = {"road", "latency", "idle"}
+NAMES = ("tap", "road", "chain", "latency", "idle", "snapshot", "trickle", "load", "memory", "lake", "freshness")
+LONG = ("chain", "trickle", "load", "memory", "lake", "freshness")
+ON_THE_STREAM = {"tap", "road", "chain", "latency", "idle"}
+NEED_PIPELINE = {"road", "chain", "latency", "idle"}
 WIDTH = 180
 
 
@@ -86,10 +87,13 @@ def _run_on_standard_table(
     with ExitStack() as stack:
         stage = stack.enter_context(open_stage(folder))
         table = Table(stage.dsn, "standard")
-        pipeline = stack.enter_context(open_pipeline(stage, table)) if names & NEED_PIPELINE else None
-        if names & {"tap", "road"}:
-            road = pipeline if "road" in names else None
-            measured = Throughput(stage, table, road, alone="tap" in names, profiler=profiler)
+        broker = stack.enter_context(KafkaBroker()) if names & NEED_PIPELINE else None
+        pipeline = stack.enter_context(open_pipeline(stage, broker, table)) if broker is not None else None
+        if names & {"tap", "road", "chain"}:
+            roads = [pipeline] if pipeline is not None and names & {"road", "chain"} else []
+            if broker is not None and "chain" in names:
+                roads.append(stack.enter_context(open_pipeline(stage, broker, table, "chain", CHAIN)))
+            measured = Throughput(stage, table, roads, alone="tap" in names, profiler=profiler)
             report.add(*measured.run(options.rows, options.passes))
         if pipeline is not None and "latency" in names:
             report.add(*latency(pipeline, options.seconds, options.warm_up))

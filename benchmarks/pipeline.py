@@ -35,10 +35,18 @@ class Running:
     """`tailrace run` with a pipeline from the standard table to one sink."""
 
     def __init__(
-        self, stage: Stage, table: Table, name: str, kind: str, sink: dict[str, object], others: Sequence[Table] = ()
+        self,
+        stage: Stage,
+        table: Table,
+        name: str,
+        kind: str,
+        sink: dict[str, object],
+        others: Sequence[Table] = (),
+        processors: Sequence[dict[str, object]] = (),
     ) -> None:
         """`others` are captured too."""
         self._stage, self.table, self.name, self._others = stage, table, name, others
+        self._processors = list(processors)
         self.slot = f"tailrace_{name}"
         self.layout = Layout(stage.folder / f"data-{name}")
         self.documents = self._documents(kind, sink)
@@ -89,6 +97,7 @@ class Running:
             "metadata": {"name": self.name, "tenant": "bench"},
             "spec": {
                 "source": {"type": "postgres", "config": source},
+                "processors": self._processors,
                 "sinks": [{"type": kind, "config": sink}],
             },
         }
@@ -104,11 +113,19 @@ class Running:
 
 
 class Pipeline(Running):
-    """A running pipeline from the standard table to a topic."""
+    """A running pipeline from the standard table to a topic of its name."""
 
-    def __init__(self, stage: Stage, broker: KafkaBroker, table: Table) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        broker: KafkaBroker,
+        table: Table,
+        name: str = TOPIC,
+        processors: Sequence[dict[str, object]] = (),
+    ) -> None:
         self.broker = broker
-        super().__init__(stage, table, "road", "kafka", {"id": "kafka", "brokers": broker.bootstrap, "topic": TOPIC})
+        sink: dict[str, object] = {"id": "kafka", "brokers": broker.bootstrap, "topic": name}
+        super().__init__(stage, table, name, "kafka", sink, processors=processors)
         self._offsets = open_consumer(broker)
 
     def warm(self) -> None:
@@ -122,7 +139,7 @@ class Pipeline(Running):
 
     def delivered(self) -> int:
         """Records acknowledged in the topic."""
-        return sum(end for _, end in topic_ends(self._offsets, TOPIC))
+        return sum(end for _, end in topic_ends(self._offsets, self.name))
 
     def roles(self) -> dict[int, str]:
         return super().roles() | {self.broker.pid: "broker"}
@@ -148,17 +165,22 @@ def topic_ends(consumer: Consumer, topic: str) -> list[tuple[int, int]]:
 
 
 @contextmanager
-def open_pipeline(stage: Stage, table: Table) -> Iterator[Pipeline]:
-    """A broker and a warm pipeline into it."""
-    with KafkaBroker() as broker:
-        say("starting the pipeline")
-        create_topic(broker, TOPIC)
-        pipeline = Pipeline(stage, broker, table)
-        try:
-            pipeline.warm()
-            yield pipeline
-        finally:
-            pipeline.close()
+def open_pipeline(
+    stage: Stage,
+    broker: KafkaBroker,
+    table: Table,
+    name: str = TOPIC,
+    processors: Sequence[dict[str, object]] = (),
+) -> Iterator[Pipeline]:
+    """A warm pipeline into a topic of the broker's."""
+    say(f"starting the pipeline {name}")
+    create_topic(broker, name)
+    pipeline = Pipeline(stage, broker, table, name, processors)
+    try:
+        pipeline.warm()
+        yield pipeline
+    finally:
+        pipeline.close()
 
 
 def create_topic(broker: KafkaBroker, name: str) -> None:
