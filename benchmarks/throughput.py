@@ -1,5 +1,5 @@
-"""`tap`, `road` and `chain`: rows per second of the tap and of the whole road, as shares of `pg_recvlogical`'s, and of the
-road with processors, as a share of the road's.
+"""`tap`, `road` and `chain`: rows per second of the tap and of the whole road, as shares of `pg_recvlogical`'s, and of
+the road with processors, as a share of the road's.
 
 Each pass writes the rows while every reader's slot exists and every walsender is held, then lets the readers
 have the same WAL one after the other, in an order that alternates from pass to pass.
