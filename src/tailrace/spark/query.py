@@ -98,7 +98,6 @@ def start_query(
         carrier = TableCarrier(spark, sink, delivery, limits, log_path=log_path, state_dir=state_dir, tasks=tasks)
     elif isinstance(sink, RecordSink):
         carrier = RecordCarrier(
-            spark,
             sink,
             delivery,
             connector,

@@ -17,7 +17,7 @@ from tailrace.changelog import FirstRead, Holds, Limits, LogReader, Owner, read_
 from tailrace.contracts import Content, Delivery, Portion, Span
 from tailrace.schema import TableSchema
 from tailrace.sinks.tables import Care, Portions, TableSink
-from tailrace.spark.carrier import Carrier, canonical
+from tailrace.spark.carrier import Carrier, canonical, unread
 from tailrace.spark.source import LogSource, ReadOptions
 from tailrace.spark.task import Count
 
@@ -41,15 +41,15 @@ class TableCarrier(Carrier):
         tasks: int,
     ) -> None:
         """Lets tables that halted or were rolled back catch up first."""
-        self._columns = list(canonical(sink.columns()).values())
+        columns = list(canonical(sink.columns()).values())
         name = Owner(delivery.pipeline, sink.id).name
-        self._log = SparkLog(spark, log_path, self._columns, limits, name, tasks, required=sink.required)
+        self._log = SparkLog(spark, log_path, columns, limits, name, tasks, required=sink.required)
         self._keeper = sink.keeper(spark, delivery, self._log, state_dir)
         self._keeper.settle()
         self._let_go = self._log.holds.let_others_go()
 
     def plan(self, changes: DataFrame) -> DataFrame:
-        return changes.select(*self._columns)
+        return unread(changes)
 
     def mark(self, log_id: str) -> int:
         return self._keeper.mark()
