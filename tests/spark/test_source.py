@@ -223,6 +223,18 @@ def test_the_subscriber_is_told_only_what_is_committed(shop: Shop, options: Read
     assert seen == [("feed/lines", 0, False), ("feed/lines", 3, False)]
 
 
+def test_under_a_steady_load_the_log_hears_of_progress_seldom(shop: Shop, options: ReadOptions) -> None:
+    clock = Clock()
+    planner = Planner(replace(options, subscriber="feed/lines", max_events=3), clock, clock.sleep)
+    shop.commit(*[3] * 5)
+    seen = []
+    for _ in range(4):
+        planner.next_end()
+        seen += [sub.offset for sub in Subscribers(shop.path).all()]
+        clock.now += 0.4 * source.REPORT_S
+    assert seen == [0, 0, 0, 9]
+
+
 def test_another_log_is_refused(shop: Shop, options: ReadOptions) -> None:
     shop.commit(3)
     with pytest.raises(LogError) as refused:

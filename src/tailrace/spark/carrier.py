@@ -54,6 +54,11 @@ class Carrier(ABC):
         return None
 
 
+def unread(changes: DataFrame) -> DataFrame:
+    """For carriers that read the log by themselves: Spark then plans a batch of nothing, which is quick."""
+    return changes.filter(F.lit(False))
+
+
 def canonical(wanted: Iterable[str], *, processed: bool = False) -> dict[str, Column]:
     """Columns of a change by name, with those that deliveries are counted by. `processed`: behind processors."""
     named = dict.fromkeys((*wanted, *COUNTED))

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Iterable
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import Any
 
 from tailrace.machine import lifeline, signals
 
@@ -36,6 +37,8 @@ WARM = (
     "tailrace.spark.task",
 )
 """What every task imports."""
+FIRST_TASKS = 8
+"""After so many a worker has imported what it needs: tasks that read and tasks that write take turns in it."""
 
 
 def main() -> None:
@@ -48,7 +51,9 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     os.register_at_fork(after_in_child=lifeline.bind_to_parent)
-    importlib.import_module("pyspark.daemon").manager()
+    daemon = importlib.import_module("pyspark.daemon")
+    _freeze_after_first_tasks(daemon)
+    daemon.manager()
 
 
 def forget_archives() -> None:
@@ -60,6 +65,22 @@ def forget_archives() -> None:
     sys.path[:] = rest
     for path in archives:
         sys.path_importer_cache.pop(path, None)
+
+
+def _freeze_after_first_tasks(daemon: Any) -> None:
+    run, left = daemon.worker, FIRST_TASKS
+
+    def run_and_freeze(*arguments: Any) -> Any:
+        nonlocal left
+        code = run(*arguments)
+        gc.collect()
+        gc.freeze()
+        left -= 1
+        if not left:
+            daemon.worker = run
+        return code
+
+    daemon.worker = run_and_freeze
 
 
 def _guard() -> None:

@@ -117,7 +117,6 @@ def start_query(
         )
     elif isinstance(sink, RecordSink):
         carrier = RecordCarrier(
-            spark,
             sink,
             delivery,
             connector,

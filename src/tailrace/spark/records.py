@@ -22,7 +22,7 @@ from tailrace.errors import SparkError
 from tailrace.passage import unpack
 from tailrace.render.envelopes import value_column
 from tailrace.render.templates import route_column
-from tailrace.spark.carrier import Carrier, canonical
+from tailrace.spark.carrier import Carrier, canonical, unread
 from tailrace.spark.chain import SinkChain
 from tailrace.spark.sharding import ValueSharding
 from tailrace.spark.source import SLICES, ReadOptions, pack_partitions, partitions_of
@@ -37,13 +37,12 @@ class RecordCarrier(Carrier):
     """`source` is the format that reads the log; `key`: rows are shared out among tasks by this column's value, where a
     table always sends it.
 
-    Without a key the plan of a delivery is the same for all batches, so it is made once for each number of tasks, and
-    what Spark hands over with a batch stays unread. Each job says which batch it is.
+    Without a key the plan of a delivery is the same for all batches, so it is made once for each number of tasks, for
+    few and for many rows, and what Spark hands over with a batch is nothing. Each job says which batch it is.
     """
 
     def __init__(
         self,
-        spark: SparkSession,
         sink: RecordSink,
         delivery: Delivery,
         connector: str,
@@ -57,11 +56,11 @@ class RecordCarrier(Carrier):
     ) -> None:
         """Makes the sink ready: raises what `sink.prepare` raises."""
         sink.prepare(delivery)
-        self._spark, self._sink, self._delivery, self._tasks = spark, sink, delivery, tasks
+        self._sink, self._delivery, self._tasks = sink, delivery, tasks
         self._sharding = None if key is None else ValueSharding(key)
         self._source, self._log_path, self._writing = source, log_path, state_dir / "writing.lock"
         self._log: LogReader | None = None
-        self._planned: dict[int, RDD[Row]] = {}
+        self._planned: dict[tuple[int, bool], RDD[Row]] = {}
         self._few: bool | None = None
         self._function: Any = None
         self._chain = chain
@@ -72,7 +71,9 @@ class RecordCarrier(Carrier):
         self._columns = [*rendered.values(), *(F.col(name) for name in needed if name not in rendered)]
 
     def plan(self, changes: DataFrame) -> DataFrame:
-        return changes if self._sharding is None or self._chain.has_frames else changes.select(*self._columns)
+        if self._plans_once:
+            return unread(changes)
+        return changes if self._chain.has_frames else changes.select(*self._columns)
 
     def mark(self, log_id: str) -> int:
         return self._sink.mark(self._delivery, log_id)
@@ -84,8 +85,9 @@ class RecordCarrier(Carrier):
         _wait_for(lambda: nobody_writes(self._writing))
         if mark > span.start:  # what a sink calls the span must not stand before what it has
             span = replace(span, start=mark)
-        self._spark.sparkContext.setLocalProperty(SPAN, json.dumps(asdict(span)))
-        outcomes = self._deliver(span) if self._plans_once else self._deliver_frame(frame, span)
+        session = frame.sparkSession
+        session.sparkContext.setLocalProperty(SPAN, json.dumps(asdict(span)))
+        outcomes = self._deliver(session, span) if self._plans_once else self._deliver_frame(frame, span)
         for outcome in outcomes:
             if outcome.error:
                 raise unpack(outcome.error)
@@ -95,18 +97,20 @@ class RecordCarrier(Carrier):
     def warnings(self) -> tuple[str, ...]:
         return () if self._sharding is None else self._sharding.warnings()
 
-    def _deliver(self, span: Span) -> list[Row]:
+    def _deliver(self, session: SparkSession, span: Span) -> list[Row]:
         log = self._reader(span.start)
         slices = log.slices(span.start, span.end, self._tasks)
         partitions = partitions_of(slices, log.schemas, f"{span.start}-{span.end}", self._chain.task)
-        self._spark.sparkContext.setLocalProperty(SLICES, pack_partitions(partitions))
-        if len(slices) not in self._planned:
-            self._planned[len(slices)] = self._plan(len(slices))
-        return self._planned[len(slices)].collect()
+        session.sparkContext.setLocalProperty(SLICES, pack_partitions(partitions))
+        kind = len(slices), span.end - span.start < jvm.FEW
+        if kind not in self._planned:
+            self._planned[kind] = self._plan(session, *kind)
+        return self._planned[kind].collect()
 
-    def _plan(self, tasks: int) -> RDD[Row]:
+    def _plan(self, session: SparkSession, tasks: int, few: bool) -> RDD[Row]:
+        jvm.compile_projections(session, few=few)
         options = ReadOptions(str(self._log_path), tasks=tasks, per_job=True)
-        changes = self._spark.read.format(self._source).options(**options.as_text()).load()
+        changes = session.read.format(self._source).options(**options.as_text()).load()
         return changes.select(*self._columns).mapInArrow(self._task, OUTCOME_DDL).rdd
 
     def _reader(self, start: int) -> LogReader:

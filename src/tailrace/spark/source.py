@@ -42,6 +42,8 @@ IDLE_S = 2.0
 """How long `latestOffset` waits for changes before it reports that there are none."""
 FIRST_POLL_S, LAST_POLL_S = 0.004, 0.1
 """Pauses between looks, growing from the first to the last: quick when busy, cheap when idle."""
+REPORT_S = 1.0
+"""A report is a file made durable: while there is always more, the log hears of progress this seldom."""
 PACED_POLL_S = 0.05
 """The pause while the next batch is not due: only orders and a full batch are looked for."""
 
@@ -265,7 +267,7 @@ class Planner:
         self._subscribers = Subscribers(options.path)
         self._control = Control(Path(options.state))
         self._planned = self._log.earliest if options.start is None else options.start
-        self._reported = -1
+        self._reported, self._reported_s = -1, -REPORT_S
         self._refuse_other_log(options.log or self._log.log_id)
 
     def initial(self) -> Mark:
@@ -275,17 +277,19 @@ class Planner:
 
     def next_end(self) -> Mark:
         """Where the next batch ends, or where the last one did if nothing came within `IDLE_S`."""
-        self._settle()
-        self._pace.end(self._clock())
-        deadline = self._clock() + IDLE_S
+        began = self._clock()
+        self._log.forget(self._planned)  # it is committed and will not be read again
+        self._pace.end(began)
+        deadline = began + IDLE_S
         pause = FIRST_POLL_S
         while True:
             orders = self._control.orders()
             self._log.refresh()
+            now = self._clock()
+            self._report(now, last=orders.drain or self._log.end == self._planned)
             end = self._planned if orders.drain else self._cut(orders)
             if orders.drain:
                 self._control.answer()
-            now = self._clock()
             if end > self._planned:
                 self._pace.begin(now)
             if end > self._planned or now >= deadline:
@@ -304,13 +308,14 @@ class Planner:
         """Every table version that the log knows, by its id."""
         return self._log.schemas
 
-    def _settle(self) -> None:
-        """Everything planned before is committed: it will not be read again, so the log may let go of it."""
-        self._log.forget(self._planned)
-        if self._options.subscriber and self._reported != self._planned:
-            options = self._options
+    def _report(self, now: float, *, last: bool) -> None:
+        """Everything planned before is committed, so the log may let go of it. `last`: no other report may follow
+        soon."""
+        options = self._options
+        due = last or now >= self._reported_s + REPORT_S
+        if options.subscriber and self._reported != self._planned and due:
             self._subscribers.report(options.subscriber, self._planned, required=options.required)
-            self._reported = self._planned
+            self._reported, self._reported_s = self._planned, now
 
     def _cut(self, orders: Orders) -> int:
         if self._log.end <= self._planned:

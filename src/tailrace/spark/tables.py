@@ -17,7 +17,7 @@ from tailrace.changelog import FirstRead, Holds, Limits, LogReader, Owner, Slice
 from tailrace.contracts import Content, Delivery, Portion, Span
 from tailrace.schema import TableSchema
 from tailrace.sinks.tables import Care, Portions, TableSink
-from tailrace.spark.carrier import Carrier, canonical
+from tailrace.spark.carrier import Carrier, canonical, unread
 from tailrace.spark.chain import SinkChain
 from tailrace.spark.shaped import ShapedVersions
 from tailrace.spark.source import LogSource, ReadOptions, own_source
@@ -52,7 +52,7 @@ class TableCarrier(Carrier):
         self._let_go = self._log.holds.let_others_go()
 
     def plan(self, changes: DataFrame) -> DataFrame:
-        return changes.select("seq")  # tables are read one by one
+        return unread(changes)
 
     def mark(self, log_id: str) -> int:
         return self._keeper.mark()
