@@ -99,9 +99,9 @@ def _read(run: Running, table: Table) -> None:
     ledger, log = SnapshotLedger(Store(run.layout.store)), run.layout.log(run.name)
     asked = [TableRequest("public", table.name)]
     number = ledger.request(run.name, "bench", asked, log_id=LogReader(log).log_id, since=0)
-    until(lambda: run.is_alive() and ledger.run(number).state != "active", "the snapshot", seconds=LOAD_S, every=0.02)
+    until(lambda: run.is_alive() and ledger.run(number).state != "active", "the snapshot", seconds=LOAD_S, every=0.2)
     say(f"{run.name}: {table.name} is in the log")
-    until(lambda: run.is_alive() and lake_offset(run) >= head(log), "the lake has it", seconds=LOAD_S, every=0.02)
+    until(lambda: run.is_alive() and lake_offset(run) >= head(log), "the lake has it", seconds=LOAD_S, every=0.2)
 
 
 def _job(spark: SparkSession, stage: Stage, sink: LakeSink, table: Table) -> None:

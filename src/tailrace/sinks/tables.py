@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from tailrace.contracts import Content, Delivery, Portion, Sink, Span
 from tailrace.schema import TableSchema
@@ -75,6 +76,13 @@ class Log(Protocol):
     ) -> DataFrame:
         """The changes of one table version in `[start, end)`, or a portion of them, or the `last` of each key, with the
         sink's columns."""
+        ...
+
+    def read_rows(
+        self, start: int, end: int, version: int, columns: StructType, documents: Sequence[str], portion: Portion
+    ) -> DataFrame | None:
+        """The rows of such changes as these columns, of which `documents` are JSON and keep their text. Whoever reads it
+        fails where a value does not fit its column. None where such columns cannot be made in this way."""
         ...
 
     def keys(self, start: int, end: int, version: int, portion: Portion | None = None) -> Iterator[pa.Array[Any]]:

@@ -27,6 +27,7 @@ from tailrace.machine import lifeline
 from tailrace.spark.checkpoint import Mark
 from tailrace.spark.control import Control, Orders
 from tailrace.spark.passage import carried
+from tailrace.spark.typed_rows import TypedRows
 
 FORMAT = "tailrace"
 IDLE_S = 2.0
@@ -53,6 +54,8 @@ class ReadOptions:
     """Of that version, only one portion of its changes (see `contracts.Portion`) is read, with this beginning..."""
     new: bool = False
     """...and this one of the two."""
+    typed: str = ""
+    """The rows of those changes are read instead, as these columns (see `TypedRows`)."""
     initial: int | None = None
     """Where the stream's first batch began."""
     log: str = ""
@@ -109,8 +112,9 @@ class LogSource(DataSource):
     def name(cls) -> str:
         return FORMAT
 
-    def schema(self) -> str:
-        return CHANGES_DDL
+    def schema(self) -> str | StructType:
+        typed = ReadOptions.from_text(self.options).typed
+        return TypedRows.from_text(typed).schema if typed else CHANGES_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return RangeReader(ReadOptions.from_text(self.options))
@@ -151,7 +155,8 @@ class RangeReader(DataSourceReader):
             return [SlicePartition(piece) for piece in slices]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition)
+        changes, typed = _read(partition), self._options.typed
+        return TypedRows.from_text(typed).of(changes) if typed else changes
 
 
 class StreamReader(DataSourceStreamReader):

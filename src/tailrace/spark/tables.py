@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from tailrace import jvm
 from tailrace.change import CHANGES
@@ -20,6 +21,7 @@ from tailrace.sinks.tables import Care, Portions, TableSink
 from tailrace.spark.carrier import Carrier, canonical
 from tailrace.spark.source import LogSource, ReadOptions
 from tailrace.spark.task import Count
+from tailrace.spark.typed_rows import TypedRows, can_type
 
 SMALL_BYTES = 8 << 20
 """Of the frames that hold the changes..."""
@@ -134,12 +136,24 @@ class SparkLog:
             found = pa.Table.from_batches(read_slice(piece), CHANGES)
             if found.num_rows <= jvm.FEW and found.nbytes <= FEW_BYTES:
                 return self._spark.createDataFrame(found, _CHANGES).select(*self._columns)
+        return self._load(self._options(start, end, version, last=last, portion=portion)).select(*self._columns)
+
+    def read_rows(
+        self, start: int, end: int, version: int, columns: StructType, documents: Sequence[str], portion: Portion
+    ) -> DataFrame | None:
+        if not can_type(each.dataType for each in columns):
+            return None
+        options = self._options(start, end, version, last=False, portion=portion)
+        return self._load(replace(options, typed=TypedRows(columns, tuple(documents)).as_text()))
+
+    def _options(self, start: int, end: int, version: int, *, last: bool, portion: Portion | None) -> ReadOptions:
         options = ReadOptions(
             str(self._path), tasks=self._tasks, start=start, end=end, version=version, last=last, log=self.log_id
         )
-        if portion is not None:
-            options = replace(options, began=portion.began, new=portion.new)
-        return self._spark.read.format(LogSource.name()).options(**options.as_text()).load().select(*self._columns)
+        return options if portion is None else replace(options, began=portion.began, new=portion.new)
+
+    def _load(self, options: ReadOptions) -> DataFrame:
+        return self._spark.read.format(LogSource.name()).options(**options.as_text()).load()
 
     def keys(self, start: int, end: int, version: int, portion: Portion | None = None) -> Iterator[pa.Array[Any]]:
         return LogReader(self._path, start).keys(start, end, version, portion)

@@ -88,6 +88,13 @@ class Reading:
             [StructField(name, each if self._is_direct(name) else StringType()) for name, each in self._items()]
         )
 
+    @property
+    def plain_columns(self) -> StructType | None:
+        """The columns with their types, where a value's JSON alone says what it is; None where it does not."""
+        if self.lenient or self.nested or any(self.types[name] != self.declared[name] for name in self.types):
+            return None
+        return StructType([StructField(name, each) for name, each in self._items()])
+
     def as_strict(self) -> Reading:
         """The quicker way."""
         return replace(self, strict=True)
