@@ -63,7 +63,7 @@ def _run(names: set[str], options: argparse.Namespace, folder: Path) -> Report:
             report.add(*snapshot(stage, options.rows, options.passes))
     if "load" in names:
         with open_stage(folder) as stage:
-            report.add(*load(stage, options.rows, options.passes, options.formats))
+            report.add(*load(stage, options.rows, options.passes, options.formats, profiler))
     if "memory" in names:
         with open_stage(folder) as stage:
             report.add(*memory(stage, options.rows))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from tailrace.contracts import Content, Delivery, Portion, Sink, Span
 from tailrace.schema import TableSchema
+from tailrace.sinks.typed_rows import TypedRows
 
 
 @dataclass
@@ -78,11 +78,9 @@ class Log(Protocol):
         sink's columns."""
         ...
 
-    def read_rows(
-        self, start: int, end: int, version: int, columns: StructType, documents: Sequence[str], portion: Portion
-    ) -> DataFrame | None:
-        """The rows of such changes as these columns, of which `documents` are JSON and keep their text. Whoever reads it
-        fails where a value does not fit its column. None where such columns cannot be made in this way."""
+    def read_rows(self, start: int, end: int, version: int, rows: TypedRows, portion: Portion) -> DataFrame:
+        """The row images of a portion of those changes as typed columns. Whoever reads it fails where a value does not
+        fit its column."""
         ...
 
     def keys(self, start: int, end: int, version: int, portion: Portion | None = None) -> Iterator[pa.Array[Any]]:

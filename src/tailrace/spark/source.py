@@ -24,10 +24,10 @@ from tailrace.changelog import Limits, LogReader, Slice, Subscribers, read_slice
 from tailrace.contracts import Portion
 from tailrace.errors import LogError
 from tailrace.machine import lifeline
+from tailrace.sinks.typed_rows import TypedRows
 from tailrace.spark.checkpoint import Mark
 from tailrace.spark.control import Control, Orders
 from tailrace.spark.passage import carried
-from tailrace.spark.typed_rows import TypedRows
 
 FORMAT = "tailrace"
 IDLE_S = 2.0

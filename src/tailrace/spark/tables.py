@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
 
 from tailrace import jvm
 from tailrace.change import CHANGES
@@ -18,10 +17,10 @@ from tailrace.changelog import FirstRead, Holds, Limits, LogReader, Owner, read_
 from tailrace.contracts import Content, Delivery, Portion, Span
 from tailrace.schema import TableSchema
 from tailrace.sinks.tables import Care, Portions, TableSink
+from tailrace.sinks.typed_rows import TypedRows
 from tailrace.spark.carrier import Carrier, canonical
 from tailrace.spark.source import LogSource, ReadOptions
 from tailrace.spark.task import Count
-from tailrace.spark.typed_rows import TypedRows, can_type
 
 SMALL_BYTES = 8 << 20
 """Of the frames that hold the changes..."""
@@ -138,13 +137,9 @@ class SparkLog:
                 return self._spark.createDataFrame(found, _CHANGES).select(*self._columns)
         return self._load(self._options(start, end, version, last=last, portion=portion)).select(*self._columns)
 
-    def read_rows(
-        self, start: int, end: int, version: int, columns: StructType, documents: Sequence[str], portion: Portion
-    ) -> DataFrame | None:
-        if not can_type(each.dataType for each in columns):
-            return None
+    def read_rows(self, start: int, end: int, version: int, rows: TypedRows, portion: Portion) -> DataFrame:
         options = self._options(start, end, version, last=False, portion=portion)
-        return self._load(replace(options, typed=TypedRows(columns, tuple(documents)).as_text()))
+        return self._load(replace(options, typed=rows.as_text()))
 
     def _options(self, start: int, end: int, version: int, *, last: bool, portion: Portion | None) -> ReadOptions:
         options = ReadOptions(

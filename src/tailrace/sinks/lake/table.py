@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from tailrace.sinks.lake import LakeSink
 
 
+MANY = jvm.FEW
+"""Fewer rows are parsed by Spark: tasks that make them are longer to plan."""
+
+
 @dataclass(frozen=True)
 class Writing:
     """A write of rows of one version: how it is done, and whether it is, which after an error is not known."""
@@ -234,14 +238,11 @@ class SinkTable:
     def _append_typed(self, reading: Reading, step: Rows, portion: Portion, writing: Writing) -> bool:
         """Append rows whose values are made where the log is read, which is quicker than by Spark's parser. False where
         that cannot be, or one does not fit."""
-        columns = reading.plain_columns
-        if columns is None or step.content.rows < jvm.FEW:
+        typed = reading.typed_rows
+        if typed is None or step.content.rows < MANY:
             return False
         start = max(step.start, self.mark())
-        found = self._log.read_rows(start, step.end, step.schema.id, columns, reading.documents, portion)
-        if found is None:
-            return False
-        with viewed(found) as view:
+        with viewed(self._log.read_rows(start, step.end, step.schema.id, typed, portion)) as view:
             rows = self.target.session.table(view).select("*", *self._alive())
         done = self._try_strictly(reading, writing, rows)
         self._empty = self._empty and not done
