@@ -63,9 +63,7 @@ def load(
     return found, bars
 
 
-def _pair(
-    stage: Stage, kind: str, number: int, small: Table, large: Table, profiler: Profiler
-) -> list[Measurement]:
+def _pair(stage: Stage, kind: str, number: int, small: Table, large: Table, profiler: Profiler) -> list[Measurement]:
     """Ours, then the job, each into a table of its own; afterwards both must have the same rows."""
     place = stage.folder / f"load-{number}"
     place.mkdir(exist_ok=True)

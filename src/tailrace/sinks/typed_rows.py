@@ -54,7 +54,7 @@ class TypedRows:
 
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Batches of changes as batches of their rows. Raises `ValueError` where a value does not fit."""
-        from tailrace.sinks import json_columns  # noqa: PLC0415 loading a compiler takes every other task half a second
+        from tailrace.sinks import json_columns
 
         target = to_arrow_schema(self.schema, timestamp_utc=True)
         for batch in batches:

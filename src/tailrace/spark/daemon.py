@@ -54,8 +54,8 @@ def main() -> None:
 
 
 class Collector:
-    """Collects garbage after a task, as PySpark's workers do. Modules that tasks have loaded are for good: to go through
-    a compiler's objects takes longer than a small task."""
+    """Collects garbage after a task, as PySpark's workers do. Modules that tasks have loaded stay for good: to go
+    through a compiler's objects again takes longer than a small task."""
 
     def __init__(self) -> None:
         self._modules = len(sys.modules)

@@ -134,7 +134,9 @@ def test_a_value_that_does_not_fit_follows_the_policy_in_both_parts(lake: MakeLa
 def test_rows_that_only_spark_can_read(lake: MakeLake, statements: list[str], typed: list[bool]) -> None:
     """One value is enough; nothing of what was tried before is left."""
     late, table = schema_of(1, "orders", {"id": "bigint", "at": "timestamp with time zone"}), lake()
-    table.feed.read(late, [{"id": 1, "at": "2024-02-29T12:00:00.000001Z"}, {"id": 2, "at": "10000-01-01T00:00:00.000000Z"}])
+    table.feed.read(
+        late, [{"id": 1, "at": "2024-02-29T12:00:00.000001Z"}, {"id": 2, "at": "10000-01-01T00:00:00.000000Z"}]
+    )
     table.keep()
     table.feed.read(late, [{"id": 3, "at": "2024-02-29T12:00:00.000002Z"}, {"id": 4, "at": None}])
     table.keep()
