@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 
 from tailrace.sinks.lake.columns import type_of
 from tailrace.sinks.lake.fold import Reading, with_row
-from tailrace.sinks.typed_rows import TypedRows
 from tailrace.testing.feed import schema_of
 from tests.capture.postgres.values import VALUES, Case
 
@@ -60,7 +59,7 @@ def typed(kinds: Kinds, images: list[str | None]) -> list[dict[str, Any]]:
     rows = reading_of(kinds).typed_rows
     assert rows is not None
     changes = pa.record_batch({"after": pa.array([None, *images], pa.string()).slice(1)})
-    [found] = TypedRows.from_text(rows.as_text()).of([changes])
+    [found] = rows.of([changes])
     return found.to_pylist()
 
 

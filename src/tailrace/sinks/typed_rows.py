@@ -7,7 +7,6 @@ what does not fit. So only types are taken here whose JSON has one meaning, spel
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -43,14 +42,6 @@ class TypedRows:
     def can_be_made(self) -> bool:
         """Whether columns of these types can be made here."""
         return all(isinstance(each.dataType, _TAKEN) for each in self.schema)
-
-    def as_text(self) -> str:
-        return json.dumps({"schema": self.schema.jsonValue(), "documents": self.documents})
-
-    @classmethod
-    def from_text(cls, text: str) -> TypedRows:
-        found = json.loads(text)
-        return cls(StructType.fromJson(found["schema"]), tuple(found["documents"]))
 
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Batches of changes as batches of their rows. Raises `ValueError` where a value does not fit."""

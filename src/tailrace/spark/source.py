@@ -24,7 +24,6 @@ from tailrace.changelog import Limits, LogReader, Slice, Subscribers, read_slice
 from tailrace.contracts import Portion
 from tailrace.errors import LogError
 from tailrace.machine import lifeline
-from tailrace.sinks.typed_rows import TypedRows
 from tailrace.spark.checkpoint import Mark
 from tailrace.spark.control import Control, Orders
 from tailrace.spark.passage import carried
@@ -54,8 +53,6 @@ class ReadOptions:
     """Of that version, only one portion of its changes (see `contracts.Portion`) is read, with this beginning..."""
     new: bool = False
     """...and this one of the two."""
-    typed: str = ""
-    """The rows of those changes are read instead, as these columns (see `TypedRows`)."""
     initial: int | None = None
     """Where the stream's first batch began."""
     log: str = ""
@@ -112,9 +109,8 @@ class LogSource(DataSource):
     def name(cls) -> str:
         return FORMAT
 
-    def schema(self) -> str | StructType:
-        typed = ReadOptions.from_text(self.options).typed
-        return TypedRows.from_text(typed).schema if typed else CHANGES_DDL
+    def schema(self) -> str:
+        return CHANGES_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return RangeReader(ReadOptions.from_text(self.options))
@@ -155,8 +151,7 @@ class RangeReader(DataSourceReader):
             return [SlicePartition(piece) for piece in slices]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        changes, typed = _read(partition), self._options.typed
-        return TypedRows.from_text(typed).of(changes) if typed else changes
+        return _read(partition)
 
 
 class StreamReader(DataSourceStreamReader):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from tailrace.schema import TableSchema
 from tailrace.sinks.tables import Care, Portions, TableSink
 from tailrace.sinks.typed_rows import TypedRows
 from tailrace.spark.carrier import Carrier, canonical
+from tailrace.spark.passage import carried
 from tailrace.spark.source import LogSource, ReadOptions
 from tailrace.spark.task import Count
 
@@ -135,20 +138,18 @@ class SparkLog:
             found = pa.Table.from_batches(read_slice(piece), CHANGES)
             if found.num_rows <= jvm.FEW and found.nbytes <= FEW_BYTES:
                 return self._spark.createDataFrame(found, _CHANGES).select(*self._columns)
-        return self._load(self._options(start, end, version, last=last, portion=portion)).select(*self._columns)
-
-    def read_rows(self, start: int, end: int, version: int, rows: TypedRows, portion: Portion) -> DataFrame:
-        options = self._options(start, end, version, last=False, portion=portion)
-        return self._load(replace(options, typed=rows.as_text()))
-
-    def _options(self, start: int, end: int, version: int, *, last: bool, portion: Portion | None) -> ReadOptions:
         options = ReadOptions(
             str(self._path), tasks=self._tasks, start=start, end=end, version=version, last=last, log=self.log_id
         )
-        return options if portion is None else replace(options, began=portion.began, new=portion.new)
+        if portion is not None:
+            options = replace(options, began=portion.began, new=portion.new)
+        return self._spark.read.format(LogSource.name()).options(**options.as_text()).load().select(*self._columns)
 
-    def _load(self, options: ReadOptions) -> DataFrame:
-        return self._spark.read.format(LogSource.name()).options(**options.as_text()).load()
+    def read_rows(self, start: int, end: int, version: int, rows: TypedRows, portion: Portion) -> DataFrame:
+        """Slices are told here: to have a data source plan its tasks, Spark starts processes for every read."""
+        pieces = LogReader(self._path, start).slices(start, end, self._tasks, version, portion=portion)
+        told = pa.table({"slice": [pickle.dumps(piece) for piece in pieces]})
+        return self._spark.createDataFrame(told).mapInArrow(partial(_typed, rows), rows.schema)
 
     def keys(self, start: int, end: int, version: int, portion: Portion | None = None) -> Iterator[pa.Array[Any]]:
         return LogReader(self._path, start).keys(start, end, version, portion)
@@ -158,3 +159,10 @@ class SparkLog:
             self.holds.let_go(table)
         else:
             self.holds.hold(table, offset)
+
+
+def _typed(rows: TypedRows, told: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a task: the rows of the slices it is told."""
+    with carried():
+        for piece in (each for batch in told for each in batch.column("slice").to_pylist()):
+            yield from rows.of(read_slice(pickle.loads(piece)))
