@@ -68,7 +68,7 @@ def _run(names: set[str], options: argparse.Namespace, folder: Path) -> Report:
             report.add(*trickle(stage, options.seconds, options.warm_up))
     if "load" in names:
         with open_stage(folder) as stage:
-            report.add(*load(stage, options.rows, options.passes, options.formats))
+            report.add(*load(stage, options.rows, options.passes, options.formats, profiler))
     if "memory" in names:
         with open_stage(folder) as stage:
             report.add(*memory(stage, options.rows))

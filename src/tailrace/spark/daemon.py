@@ -20,7 +20,6 @@ import sys
 from collections.abc import Iterable
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
 
 from tailrace.machine import lifeline, signals
 
@@ -37,8 +36,6 @@ WARM = (
     "tailrace.spark.task",
 )
 """What every task imports."""
-FIRST_TASKS = 8
-"""After so many a worker has imported what it needs: tasks that read and tasks that write take turns in it."""
 
 
 def main() -> None:
@@ -52,8 +49,22 @@ def main() -> None:
     gc.freeze()
     os.register_at_fork(after_in_child=lifeline.bind_to_parent)
     daemon = importlib.import_module("pyspark.daemon")
-    _freeze_after_first_tasks(daemon)
+    daemon.gc = Collector()  # type: ignore[attr-defined]
     daemon.manager()
+
+
+class Collector:
+    """Collects garbage after a task, as PySpark's workers do. Modules that tasks have loaded stay for good: to go
+    through a compiler's objects again takes longer than a small task."""
+
+    def __init__(self) -> None:
+        self._modules = len(sys.modules)
+
+    def collect(self) -> None:
+        gc.collect()
+        if len(sys.modules) != self._modules:
+            self._modules = len(sys.modules)
+            gc.freeze()
 
 
 def forget_archives() -> None:
@@ -65,22 +76,6 @@ def forget_archives() -> None:
     sys.path[:] = rest
     for path in archives:
         sys.path_importer_cache.pop(path, None)
-
-
-def _freeze_after_first_tasks(daemon: Any) -> None:
-    run, left = daemon.worker, FIRST_TASKS
-
-    def run_and_freeze(*arguments: Any) -> Any:
-        nonlocal left
-        code = run(*arguments)
-        gc.collect()
-        gc.freeze()
-        left -= 1
-        if not left:
-            daemon.worker = run
-        return code
-
-    daemon.worker = run_and_freeze
 
 
 def _guard() -> None:

@@ -190,7 +190,7 @@ class RangeReader(DataSourceReader):
             return partitions_of(slices, log.schemas, what, self._chain)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self._chain)
+        return read_partition(partition, self._chain)
 
 
 class JobReader(DataSourceReader):
@@ -206,7 +206,7 @@ class JobReader(DataSourceReader):
         context = TaskContext.get()
         assert context is not None
         partitions = unpack_partitions(context.getLocalProperty(SLICES) or "")
-        return _read(partitions[partition.value], self._chain)
+        return read_partition(partitions[partition.value], self._chain)
 
 
 def pack_partitions(partitions: list[InputPartition]) -> str:
@@ -243,7 +243,7 @@ class StreamReader(DataSourceStreamReader):
             return partitions_of(slices, planner.versions(), f"{first.offset}-{last.offset}", self._chain)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self._chain)
+        return read_partition(partition, self._chain)
 
     def _planner(self) -> Planner:
         if self._plan is None:
@@ -353,7 +353,8 @@ def replaced(path: str) -> LogError:
     )
 
 
-def _read(partition: InputPartition, chain: ChainTask | None) -> Iterator[pa.RecordBatch]:
+def read_partition(partition: InputPartition, chain: ChainTask | None) -> Iterator[pa.RecordBatch]:
+    """In a task: the changes of its slice, behind the chain."""
     assert isinstance(partition, SlicePartition)
     with carried():
         changes = read_slice(partition.value)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,11 @@ from tailrace.changelog import FirstRead, Holds, Limits, LogReader, Owner, Slice
 from tailrace.contracts import Content, Delivery, Portion, Span
 from tailrace.schema import TableSchema
 from tailrace.sinks.tables import Care, Portions, TableSink
+from tailrace.sinks.typed_rows import TypedRows
 from tailrace.spark.carrier import Carrier, canonical, unread
-from tailrace.spark.chain import SinkChain
+from tailrace.spark.chain import ChainTask, SinkChain
 from tailrace.spark.shaped import ShapedVersions
-from tailrace.spark.source import LogSource, ReadOptions, own_source
+from tailrace.spark.source import LogSource, ReadOptions, own_source, partitions_of, read_partition
 from tailrace.spark.task import Count
 
 SMALL_BYTES = 8 << 20
@@ -174,6 +177,17 @@ class SparkLog:
         processed = self._chain.task.process(batches, tables, label, new=bool(piece.new))
         return self._spark.createDataFrame(pa.Table.from_batches(processed, PROCESSED), _PROCESSED)
 
+    def read_rows(self, start: int, end: int, version: int, rows: TypedRows, portion: Portion) -> DataFrame | None:
+        """Slices are told here: to have a data source plan its tasks, Spark starts processes for every read."""
+        self._shaped.check(version)
+        if self._chain.has_frames:
+            return None
+        chain = self._chain.task
+        pieces = LogReader(self._path, start).slices(start, end, self._tasks, version, portion=portion)
+        partitions = partitions_of(pieces, self._raw_versions(), f"{start}-{end}-{version}-rows", chain)
+        told = pa.table({"slice": [pickle.dumps(each) for each in partitions]})
+        return self._spark.createDataFrame(told).mapInArrow(partial(_typed, rows, chain), rows.schema)
+
     def keys(self, start: int, end: int, version: int, portion: Portion | None = None) -> Iterator[pa.Array[Any]]:
         return LogReader(self._path, start).keys(start, end, version, portion)
 
@@ -182,3 +196,9 @@ class SparkLog:
             self.holds.let_go(table)
         else:
             self.holds.hold(table, offset)
+
+
+def _typed(rows: TypedRows, chain: ChainTask | None, told: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a task: the rows of the slices it is told, behind the chain."""
+    for partition in (each for batch in told for each in batch.column("slice").to_pylist()):
+        yield from rows.of(read_partition(pickle.loads(partition), chain))
