@@ -50,9 +50,8 @@ STANDARD = {
 
 
 def reading_of(kinds: Kinds) -> Reading:
-    return Reading.of(
-        schema_of(1, "t", dict(kinds)), {name: type_of(kind, variant=False) for name, kind in kinds.items()}
-    )
+    table = schema_of(1, "t", dict(kinds))
+    return Reading.of(table, {column.name: type_of(column.kind, variant=False) for column in table.columns})
 
 
 def typed(kinds: Kinds, images: list[str | None]) -> list[dict[str, Any]]:
