@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tailrace.sinks import json_kernel as kernel
 
-_LENGTHS = {"date32[day]": 10, "timestamp[us, tz=UTC]": 27, "timestamp[us]": 26}
-"""Of the texts of such values: 2024-02-29T12:00:00.000001Z. All others are of no year that has four digits."""
+_LENGTHS = {"date32[day]": 12, "timestamp[us, tz=UTC]": 29, "timestamp[us]": 28}
+"""Of the texts of such values, with their quotes: "2024-02-29T12:00:00.000001Z". Those of other years are longer."""
 
 
 def typed(images: pa.Array[Any], target: pa.Schema, documents: Sequence[str]) -> pa.RecordBatch:
@@ -54,16 +53,16 @@ def _column(text: np.ndarray, spans: np.ndarray, kind: pa.DataType) -> pa.Array[
     if pa.types.is_integer(kind):
         numbers = np.zeros(len(spans), dtype=np.int64)
         _accept(kernel.integers(text, spans, numbers), "no integer")
-        return pa.Array.from_buffers(pa.int64(), len(spans), [_valid(spans), pa.py_buffer(numbers)]).cast(kind)
+        return pa.Array.from_buffers(pa.int64(), len(spans), [_valid(spans), _buffer(numbers)]).cast(kind)
     if pa.types.is_boolean(kind):
         truths = np.zeros(len(spans), dtype=np.uint8)
         _accept(kernel.booleans(text, spans, truths), "no boolean")
-        bits = pa.py_buffer(np.packbits(truths, bitorder="little"))
+        bits = _buffer(np.packbits(truths, bitorder="little"))
         return pa.Array.from_buffers(kind, len(spans), [_valid(spans), bits])
     if pa.types.is_floating(kind):
         _accept(kernel.numbers_only(text, spans, quoted=False), "no number")
         found = _verbatim(text, spans).cast(kind)
-        if not pc.all(pc.is_finite(found)).as_py() and found.null_count < len(found):
+        if not np.isfinite(found.drop_null().to_numpy()).all():
             raise ValueError("a number beyond its type")
         return found
     return _of_string(text, spans, kind)
@@ -73,11 +72,16 @@ def _of_string(text: np.ndarray, spans: np.ndarray, kind: pa.DataType) -> pa.Arr
     """Arrow's conversions of texts are exact, or fail; but they take more spellings than one."""
     if pa.types.is_decimal(kind):
         _accept(kernel.numbers_only(text, spans, quoted=True), "no plain number")
-    found = _strings(text, spans)
     length = _LENGTHS.get(str(kind))
-    if length is not None and not pc.all(pc.equal(pc.binary_length(found), length), min_count=0).as_py():
+    if length is not None and (_sizes(spans) != length).any():
         raise ValueError(f"no {kind}")
-    return found.cast(kind)
+    return _strings(text, spans).cast(kind)
+
+
+def _sizes(spans: np.ndarray) -> np.ndarray:
+    """Of the texts that are there."""
+    sizes: np.ndarray = spans[:, 1] - spans[:, 0]
+    return sizes[spans[:, 0] >= 0]
 
 
 def _strings(text: np.ndarray, spans: np.ndarray) -> pa.Array[Any]:
@@ -96,12 +100,16 @@ def _verbatim(text: np.ndarray, spans: np.ndarray) -> pa.Array[Any]:
 
 
 def _array(spans: np.ndarray, offsets: np.ndarray, out: np.ndarray) -> pa.Array[Any]:
-    buffers = [_valid(spans), pa.py_buffer(offsets), pa.py_buffer(out)]
+    buffers: list[pa.Buffer | None] = [_valid(spans), _buffer(offsets), _buffer(out)]
     return pa.Array.from_buffers(pa.string(), len(spans), buffers)
 
 
 def _valid(spans: np.ndarray) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(spans[:, 0] >= 0, bitorder="little"))
+    return _buffer(np.packbits(spans[:, 0] >= 0, bitorder="little"))
+
+
+def _buffer(values: np.ndarray) -> pa.Buffer:
+    return pa.py_buffer(values.data)
 
 
 def _accept(row: int, what: str) -> None:
