@@ -98,6 +98,7 @@ PROCESSORS = Shelf(
     "processor",
     "tailrace.processors",
     {
+        "javascript": "tailrace.processors.javascript:JavaScriptProcessor",
         "synthetic": "tailrace.processors.synthetic:SyntheticProcessor",
     },
     frozenset(),

@@ -30,13 +30,15 @@ Step = Callable[[pa.RecordBatch], pa.RecordBatch]
 @dataclass(frozen=True)
 class Place:
     """Where a step works. `tables` are the versions of tables as they come in, by `schema_id`. `mirror`: behind it is a
-    table that equals the source, so that a change's outcome may depend on table, key and `after` alone."""
+    table that equals the source, so that a change's outcome may depend on table, key and `after` alone. `outspoken`:
+    errors may quote what user code says, which may be values of rows: somebody tries the chain out on samples."""
 
     pipeline: str
     tenant: str
     connector: str
     tables: Mapping[int, TableSchema]
     mirror: bool = False
+    outspoken: bool = False
 
 
 class Processor(Model, ABC):
