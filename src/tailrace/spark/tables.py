@@ -164,5 +164,5 @@ class SparkLog:
 def _typed(rows: TypedRows, told: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """In a task: the rows of the slices it is told."""
     with carried():
-        for piece in (each for batch in told for each in batch.column("slice").to_pylist()):
+        for piece in (each.as_py() for batch in told for each in batch.column("slice")):
             yield from rows.of(read_slice(pickle.loads(piece)))
