@@ -204,17 +204,18 @@ def test_every_table_equals_its_source(system: Callable[..., System]) -> None:
     prove(lake, tell_all(lake, seeds(SEEDS), KILLS))
 
 
+@pytest.mark.timeout(900)
 def test_killed_inside_a_first_load(system: Callable[..., System]) -> None:
     """While its first files are written; the stream touches rows before, meanwhile and afterwards."""
     lake = system(sinks=lakes.SINKS, chunk_size=5_000)
     lake.db.run(LOADED, ROWS)
     lake.start()
     lake.db.run(*(each.format(1) for each in TOUCHED))
-    eventually(lambda: any((lake.folder / "delta").rglob("*.parquet")), 60, what=lake.victim.output)
+    eventually(lambda: any(lake.folder.rglob("public__loaded/**/*.parquet")), PATIENCE_S, what=lake.victim.output)
     lake.db.run(*(each.format(2) for each in TOUCHED))
     lake.victim.kill("both")
     lake.db.run(*(each.format(3) for each in TOUCHED))
-    lake.catch_up()
+    lake.catch_up(PATIENCE_S)
     compare(lake, "loaded")
 
 

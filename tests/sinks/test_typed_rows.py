@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -54,7 +54,7 @@ def reading_of(kinds: Kinds) -> Reading:
     return Reading.of(table, {column.name: type_of(column.kind, variant=False) for column in table.columns})
 
 
-def typed(kinds: Kinds, images: list[str | None]) -> list[dict[str, Any]]:
+def typed(kinds: Kinds, images: Sequence[str | None]) -> list[dict[str, Any]]:
     rows = reading_of(kinds).typed_rows
     assert rows is not None
     changes = pa.record_batch({"after": pa.array([None, *images], pa.string()).slice(1)})
@@ -62,7 +62,7 @@ def typed(kinds: Kinds, images: list[str | None]) -> list[dict[str, Any]]:
     return found.to_pylist()
 
 
-def slowly(spark: SparkSession, kinds: Kinds, images: list[str]) -> list[dict[str, Any]]:
+def slowly(spark: SparkSession, kinds: Kinds, images: Sequence[str]) -> list[dict[str, Any]]:
     """The same from Spark's parser, as `typed` has it: in the order of the images."""
     reading = reading_of(kinds).as_strict()
     changes = spark.createDataFrame(list(enumerate(images)), "seq int, after string").selectExpr("*", "'' AS key")

@@ -200,5 +200,5 @@ class SparkLog:
 
 def _typed(rows: TypedRows, chain: ChainTask | None, told: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """In a task: the rows of the slices it is told, behind the chain."""
-    for partition in (each for batch in told for each in batch.column("slice").to_pylist()):
-        yield from rows.of(read_partition(pickle.loads(partition), chain))
+    for text in (each.as_py() for batch in told for each in batch.column("slice")):
+        yield from rows.of(read_partition(pickle.loads(text), chain))
