@@ -188,11 +188,12 @@ def create_topic(broker: KafkaBroker, name: str) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(timeout=30)
     consumer = open_consumer(broker)
-    until(lambda: _answers(consumer, name), "the topic has leaders", seconds=60)
+    until(lambda: records(consumer, name) == 0, "the topic has leaders", seconds=60)
     consumer.close()
 
 
-def _answers(consumer: Consumer, topic: str) -> bool:
+def records(consumer: Consumer, topic: str) -> int:
+    """How many records the topic has; -1 while not all of its partitions have leaders."""
     with suppress(KafkaException):
-        return all(end == 0 for _, end in topic_ends(consumer, topic))
-    return False
+        return sum(end for _, end in topic_ends(consumer, topic))
+    return -1

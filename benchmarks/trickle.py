@@ -16,7 +16,7 @@ from statistics import quantiles
 from benchmarks.connect import SLOT, Connect
 from benchmarks.latency import PIPELINE_ROLES, ROWS, TRANSACTIONS_PER_S, Workload, consume, consumer_at_the_end
 from benchmarks.meter import Meter, Usage, family, proportional_mib
-from benchmarks.pipeline import TOPIC, Pipeline, create_topic, open_consumer, topic_ends
+from benchmarks.pipeline import TOPIC, Pipeline, create_topic, open_consumer, records
 from benchmarks.report import Bar, Measurement
 from benchmarks.stage import Stage, Table
 from benchmarks.waiting import say, until
@@ -116,8 +116,7 @@ def _measure(side: Side, seconds: float, warm_up: float) -> list[Measurement]:
 def _wait_for_first_row(side: Side) -> None:
     side.table.write(ROWS)
     consumer = open_consumer(side.broker)
-    delivered = lambda: sum(end for _, end in topic_ends(consumer, side.topic)) >= ROWS  # noqa: E731
-    until(delivered, f"{side.name} delivers", seconds=READY_S)
+    until(lambda: records(consumer, side.topic) >= ROWS, f"{side.name} delivers", seconds=READY_S)
     consumer.close()
 
 

@@ -47,9 +47,4 @@ def activate(session: SparkSession) -> None:
 def compile_plans(session: SparkSession, *, few: bool) -> None:
     """Compile plans over many rows, interpret those over few."""
     session.conf.set("spark.sql.codegen.wholeStage", str(not few).lower())
-    compile_projections(session, few=few)
-
-
-def compile_projections(session: SparkSession, *, few: bool) -> None:
-    """Only what every task would compile anew, also of a plan that is compiled once for many jobs."""
     session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN" if few else "FALLBACK")

@@ -13,7 +13,7 @@ from pyspark import RDD
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
-from pyspark.util import PythonEvalType
+from pyspark.util import PythonEvalType, _load_from_socket
 
 from tailrace import jvm
 from tailrace.changelog import LogReader
@@ -37,8 +37,8 @@ class RecordCarrier(Carrier):
     """`source` is the format that reads the log; `key`: rows are shared out among tasks by this column's value, where a
     table always sends it.
 
-    Without a key the plan of a delivery is the same for all batches, so it is made once for each number of tasks, for
-    few and for many rows, and what Spark hands over with a batch is nothing. Each job says which batch it is.
+    Without a key the plan of a delivery is the same for all batches, so it is made once for each number of tasks, and
+    what Spark hands over with a batch is nothing. Each job says which batch it is.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class RecordCarrier(Carrier):
         self._sharding = None if key is None else ValueSharding(key)
         self._source, self._log_path, self._writing = source, log_path, state_dir / "writing.lock"
         self._log: LogReader | None = None
-        self._planned: dict[tuple[int, bool], RDD[Row]] = {}
+        self._planned: dict[int, RDD[Row]] = {}
         self._few: bool | None = None
         self._function: Any = None
         self._chain = chain
@@ -102,13 +102,11 @@ class RecordCarrier(Carrier):
         slices = log.slices(span.start, span.end, self._tasks)
         partitions = partitions_of(slices, log.schemas, f"{span.start}-{span.end}", self._chain.task)
         session.sparkContext.setLocalProperty(SLICES, pack_partitions(partitions))
-        kind = len(slices), span.end - span.start < jvm.FEW
-        if kind not in self._planned:
-            self._planned[kind] = self._plan(session, *kind)
-        return self._planned[kind].collect()
+        if len(slices) not in self._planned:
+            self._planned[len(slices)] = self._plan(session, len(slices))
+        return _collect(self._planned[len(slices)], len(slices))
 
-    def _plan(self, session: SparkSession, tasks: int, few: bool) -> RDD[Row]:
-        jvm.compile_projections(session, few=few)
+    def _plan(self, session: SparkSession, tasks: int) -> RDD[Row]:
         options = ReadOptions(str(self._log_path), tasks=tasks, per_job=True)
         changes = session.read.format(self._source).options(**options.as_text()).load()
         return changes.select(*self._columns).mapInArrow(self._task, OUTCOME_DDL).rdd
@@ -154,6 +152,15 @@ class RecordCarrier(Carrier):
             function = make(self._task, OUTCOME_DDL, PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
             self._function = function(*(F.col(name) for name in frame.columns))._jc
         return DataFrame(frame._jdf.mapInArrow(self._function, False, None), frame.sparkSession)
+
+
+def _collect(rows: RDD[Row], tasks: int) -> list[Row]:
+    """`rows.collect()` the way PySpark's `runJob` does it. Spark looks into the function of every job; that of
+    `collect` holds on to the whole plan, which is then written out twice for nothing."""
+    context: Any = rows.context
+    served = context._jvm.PythonRDD.runJob(context._jsc.sc(), rows._jrdd, list(range(tasks)))
+    read: Any = _load_from_socket
+    return list(read(served, rows._jrdd_deserializer))
 
 
 def _counts(outcomes: Iterable[Row]) -> dict[int, Count]:
