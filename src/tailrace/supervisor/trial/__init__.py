@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from tailrace.contracts import Place, Processor, Sink
 from tailrace.errors import ConfigError
-from tailrace.processors.chain import ROW_OPS, Chain, OpenChain, with_columns
+from tailrace.processors.chain import ROW_OPS, Chain, OpenChain, shaped, with_columns
 from tailrace.processors.javascript.process import ENGINES
 from tailrace.processors.outcome import members
 from tailrace.spec import Pipeline
@@ -151,10 +151,9 @@ class _Run:
         self._steps = []
         place = self.place
         for each in self.processors:
-            settle = OpenChain([(each.id, _as_it_is)], mirror=place.mirror)
+            settle = OpenChain([(each.id, _as_it_is)], mirror=place.mirror, deletes=place.mirror)
             self._steps.append((each.id, Chain((each,)).open(place, keep_dropped=True), settle))
-            shapes = {number: each.shape(table) or table for number, table in place.tables.items()}
-            place = replace(place, tables=shapes)
+            place = shaped(place, each)
 
     def __call__(self, batch: pa.RecordBatch) -> None:
         for processor, mark, settle in self._steps:
