@@ -25,7 +25,9 @@ def images(*numbers: int) -> list[dict[str, Any]]:
 
 def offsets(path: Path, start: int, end: int, portion: Portion | None, tasks: int = 1, version: int = 1) -> list[int]:
     slices = LogReader(path).slices(start, end, tasks, version, portion=portion)
-    return sorted(seq for piece in slices for batch in read_slice(piece) for seq in batch.column("seq").to_numpy().tolist())
+    return sorted(
+        seq for piece in slices for batch in read_slice(piece) for seq in batch.column("seq").to_numpy().tolist()
+    )
 
 
 def end_of(path: Path) -> int:
