@@ -99,6 +99,7 @@ PROCESSORS = Shelf(
     "tailrace.processors",
     {
         "javascript": "tailrace.processors.javascript:JavaScriptProcessor",
+        "python": "tailrace.processors.python:PythonProcessor",
         "synthetic": "tailrace.processors.synthetic:SyntheticProcessor",
     },
     frozenset(),

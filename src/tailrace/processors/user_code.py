@@ -220,3 +220,11 @@ def _pieces(batch: pa.RecordBatch, places: Sequence[int]) -> Iterator[Piece]:
 
 def _retyped(column: Column, declared: Column | None) -> Column:
     return column if declared is None else replace(column, type=declared.type, kind=declared.kind)
+
+
+def taken(batch: pa.RecordBatch, piece: Piece) -> pa.RecordBatch:
+    """The changes of a piece."""
+    places = np.asarray(piece)
+    if len(places) and places[-1] - places[0] + 1 == len(places):
+        return batch.slice(int(places[0]), len(places))
+    return batch.take(pa.array(places))

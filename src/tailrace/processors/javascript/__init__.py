@@ -17,9 +17,9 @@ from tailrace.config import Model, Script
 from tailrace.contracts import Place
 from tailrace.processors.javascript import process
 from tailrace.processors.javascript.process import ENGINES, Engine, EngineError
-from tailrace.processors.javascript.wire import images_of, meta_of, outcome_of, taken
+from tailrace.processors.javascript.wire import images_of, meta_of, outcome_of
 from tailrace.processors.outcome import Outcome
-from tailrace.processors.user_code import Piece, UserCode, UserError
+from tailrace.processors.user_code import Piece, UserCode, UserError, taken
 
 MOST_LINES = 200
 """Lines of a script's console that reach the log from one batch of the log, at most."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -97,11 +96,3 @@ def _value(name: str, value: Any, batch: pa.RecordBatch, place: int, created: bo
     if name in IMAGES and isinstance(value, list):
         return patched(batch.column(name)[place].as_py(), [tuple(each) for each in value])
     return value
-
-
-def taken(batch: pa.RecordBatch, piece: Piece) -> pa.RecordBatch:
-    """The changes of a piece."""
-    places = np.asarray(piece)
-    if len(places) and places[-1] - places[0] + 1 == len(places):
-        return batch.slice(int(places[0]), len(places))
-    return batch.take(pa.array(places))
