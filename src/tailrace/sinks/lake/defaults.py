@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType
 
+from tailrace.json_members import split
 from tailrace.schema import TableSchema
 from tailrace.sinks.lake.columns import JSON, unfit, value
 from tailrace.sinks.lake.sql import literal, quoted
-from tailrace.sinks.lake.verbatim import split
 
 
 def defaults_of(image: str, schema: TableSchema) -> dict[str, str]:
