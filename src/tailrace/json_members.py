@@ -91,8 +91,8 @@ def buffers(array: pa.Array[Any]) -> Texts:
 
 def texts(data: Any, places: Any, valid: Any) -> pa.Array[Any]:
     """The inverse: an array of the texts between these places."""
-    bits = np.packbits(valid, bitorder="little")
-    parts: list[pa.Buffer | None] = [pa.py_buffer(np.ascontiguousarray(part)) for part in (bits, places, data)]
+    bits: Any = np.packbits(valid, bitorder="little")
+    parts: list[Any] = [pa.py_buffer(part) for part in (bits, places, data)]
     return pa.Array.from_buffers(pa.large_string(), len(valid), parts).cast(pa.string())
 
 

@@ -98,7 +98,9 @@ PROCESSORS = Shelf(
     "processor",
     "tailrace.processors",
     {
+        "filter": "tailrace.processors.filter:FilterProcessor",
         "synthetic": "tailrace.processors.synthetic:SyntheticProcessor",
+        "transform": "tailrace.processors.transform:TransformProcessor",
     },
     frozenset(),
 )

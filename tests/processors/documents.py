@@ -35,13 +35,15 @@ def _name(chance: random.Random, name: str) -> str:
 
 def plain(text: str) -> Any:
     """What a text means, with numbers as their digits."""
-    return json.loads(text, parse_float=_Digits, parse_int=_Digits)
+    return json.loads(text, parse_float=Digits, parse_int=Digits)
 
 
-class _Digits(str):
+class Digits(str):
     """A number's digits, which no text equals."""
 
+    digits = True
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Digits) and str(self) == str(other)
+        return isinstance(other, Digits) and str(self) == str(other)
 
     __hash__ = str.__hash__

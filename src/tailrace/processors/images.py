@@ -34,7 +34,7 @@ from tailrace.json_members import (
 )
 from tailrace.words import borrowed, copy
 
-INLINED = {"json_members": "9ddb98daad527a17", "words": "7040ed545e90861d"}
+INLINED = {"json_members": "12931cd5bf641dba", "words": "7040ed545e90861d"}
 """What of other files is compiled into this one: see `capture.postgres.json_text`."""
 
 RENAME, REPLACE, DROP = 1, 2, 4
@@ -102,7 +102,7 @@ class Editor(Search):
         self,
         found: Found,
         values: Sequence[tuple[Any, pa.Array[Any]]] = (),
-        tails: pa.Array[Any] | None = None,
+        tails: Any = None,
     ) -> pa.Array[Any]:
         """The images with everything done. `values`: for members by their places in `found.members`, JSON texts to
         stand there instead (null: what stands there stays). `tails`: members to add at the end of each image, without
@@ -111,7 +111,8 @@ class Editor(Search):
         actions = np.array([*self.actions, 0], dtype=np.int64)
         ends_of_names = np.cumsum([0, *map(len, self.names)])
         names = np.frombuffer(b"".join(self.names), dtype=np.uint8)
-        tail, tail_places, _ = buffers(tails if tails is not None else pa.nulls(len(found.missing), pa.string()))
+        tails = pa.nulls(len(found.missing), pa.string()) if tails is None else tails
+        tail, tail_places, _ = buffers(tails.fill_null(""))
         longest = max(map(len, self.names), default=0)
         grown = len(found.members) * longest + len(pool) + int(tail_places[-1] - tail_places[0]) + len(found.missing)
         out = np.empty(int(found.places[-1] - found.places[0]) + grown, dtype=np.uint8)

@@ -9,7 +9,7 @@ A value is a span of bytes, from its first to behind its last; a start of -1 sta
 from __future__ import annotations
 
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from numba import njit
 from tailrace.json_members import BACKSLASH, CLOSING, COMMA, OPENING, QUOTE, SPACE, buffers, past_value, texts, unescape
 from tailrace.words import borrowed, copy
 
-INLINED = {"json_members": "9ddb98daad527a17", "words": "7040ed545e90861d"}
+INLINED = {"json_members": "12931cd5bf641dba", "words": "7040ed545e90861d"}
 """What of other files is compiled into this one: see `capture.postgres.json_text`."""
 
 Bytes = "np.ndarray[Any, np.dtype[np.uint8]]"
@@ -46,9 +46,14 @@ class Number:
     digits: bytes
 
     @classmethod
-    def of(cls, value: Decimal) -> Number:
-        sign, figures, exponent = value.as_tuple()
-        assert isinstance(exponent, int)
+    def parse(cls, value: object) -> Number | None:
+        """Of a number of a document, or of a text that is one. None: it is no number."""
+        try:
+            sign, figures, exponent = Decimal(str(value)).as_tuple()
+        except InvalidOperation:
+            return None
+        if not isinstance(exponent, int):  # NaN, Infinity
+            return None
         digits = "".join(map(str, figures)).lstrip("0")
         if not digits:
             return cls(0, 0, b"")
