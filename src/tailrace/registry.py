@@ -98,9 +98,11 @@ PROCESSORS = Shelf(
     "processor",
     "tailrace.processors",
     {
+        "filter": "tailrace.processors.filter:FilterProcessor",
         "javascript": "tailrace.processors.javascript:JavaScriptProcessor",
         "python": "tailrace.processors.python:PythonProcessor",
         "synthetic": "tailrace.processors.synthetic:SyntheticProcessor",
+        "transform": "tailrace.processors.transform:TransformProcessor",
     },
     frozenset(),
 )

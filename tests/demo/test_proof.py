@@ -12,7 +12,7 @@ from tailrace.demo import Outcome
 from tailrace.demo.place import MARKER, claim
 from tailrace.demo.proof import Row, TableProof, changes, fold
 from tailrace.errors import SetupError
-from tailrace.sinks.lake.verbatim import split
+from tailrace.json_members import split
 from tailrace.supervisor.status import Status
 from tailrace.supervisor.verify.report import TableReport
 

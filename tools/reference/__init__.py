@@ -15,13 +15,14 @@ from pathlib import Path
 
 from tools.reference.codes import error_page
 from tools.reference.commands import command_page
-from tools.reference.keys import pipeline_page, platform_page, sink_page, source_page
+from tools.reference.keys import pipeline_page, platform_page, processor_page, sink_page, source_page
 from tools.reference.metrics import metrics_page
 
 PAGES = {
     "pipeline.md": pipeline_page,
     "sources.md": source_page,
     "sinks.md": sink_page,
+    "processors.md": processor_page,
     "platform.md": platform_page,
     "commands.md": command_page,
     "errors.md": error_page,

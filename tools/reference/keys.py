@@ -12,13 +12,19 @@ from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
 from tailrace.config import Model
-from tailrace.registry import SINKS, SOURCES, Shelf
+from tailrace.contracts.entries import ConnectorEntry, ProcessorEntry
+from tailrace.registry import PROCESSORS, SINKS, SOURCES, Shelf
 from tailrace.spec import Pipeline, Platform, later
 from tailrace.spec.pipeline import SinkEntry, SourceEntry
 from tools.reference.markdown import code, page, slug, table
 from tools.reference.types import models_in, type_words
 
 HEAD = ("key", "type", "default", "meaning")
+ENTRY_PAGES: dict[type[ConnectorEntry], str] = {
+    SourceEntry: "sources.md",
+    SinkEntry: "sinks.md",
+    ProcessorEntry: "processors.md",
+}
 LEGEND = """
 A size is a number of bytes, written `64MiB` or `64MB`. A duration is written `50ms`, `5s`, `10m`, `2h` or `7d`. A
 template may have [holes](../pipeline.md#variables) that each change fills. A key may be left out unless it is
@@ -58,6 +64,11 @@ def sink_page() -> str:
     return page("Sinks", intro, LEGEND, *sections(_connectors(SINKS)))
 
 
+def processor_page() -> str:
+    intro = "What stands beside the `type` of a processor. [Processors](../processors.md) has examples."
+    return page("Processors", intro, LEGEND, *sections(_connectors(PROCESSORS)))
+
+
 def sections(first: Sequence[Section]) -> Iterator[str]:
     """These sections, and one for each model that their keys lead to, on any level; each once."""
     known = {section.models: section for section in first}
@@ -78,7 +89,7 @@ def _connectors(shelf: Shelf) -> list[Section]:
 
 def _inner(section: Section) -> Iterator[tuple[str, tuple[type[Model], ...]]]:
     for model in section.models:
-        for name, field in () if issubclass(model, SourceEntry | SinkEntry) else _fields(model):
+        for name, field in () if issubclass(model, SourceEntry | SinkEntry | ProcessorEntry) else _fields(model):
             if models := models_in(field.rebuild_annotation()):
                 yield name, models
 
@@ -93,18 +104,22 @@ def _section(section: Section, known: dict[tuple[type[Model], ...], Section]) ->
 
 
 def _body(model: type[Model], known: dict[tuple[type[Model], ...], Section]) -> str:
-    if issubclass(model, SourceEntry | SinkEntry):
+    if issubclass(model, SourceEntry | SinkEntry | ProcessorEntry):
         return _entry(model)
     return table(HEAD, (_row(name, field, known) for name, field in _fields(model)))
 
 
-def _entry(model: type[SourceEntry] | type[SinkEntry]) -> str:
+def _entry(model: type[ConnectorEntry]) -> str:
     """The connectors that may stand at `type`, with the page that has their `config`."""
-    file = "sources.md" if model is SourceEntry else "sinks.md"
+    file = ENTRY_PAGES[model]
     rows = (
         (code(section.heading), f"[{section.heading}]({file}#{slug(section.heading)})", _first_line(section.models[0]))
         for section in _connectors(model.shelf)
     )
+    if model is ProcessorEntry:
+        return "`{type: …, …}`: `type` chooses the processor, which says what stands beside it.\n\n" + table(
+            ("type", "keys", "what it is"), rows
+        )
     return "`{type: …, config: …}`: `type` chooses the connector, which says what `config` has.\n\n" + table(
         ("type", "config", "what it is"), rows
     )

@@ -12,7 +12,7 @@ import psycopg
 from psycopg import sql
 
 from tailrace.capture.postgres.catalog import PostgresCatalog
-from tailrace.sinks.lake.verbatim import split
+from tailrace.json_members import split
 
 CHUNK = 2_000
 

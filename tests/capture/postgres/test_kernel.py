@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
-import re
 import subprocess
 import sys
 from contextlib import closing
@@ -24,6 +22,7 @@ from tailrace.changelog import LogReader, LogWriter, read_slice
 from tests.capture.postgres import wire
 from tests.capture.postgres.script import PRIMARY_KEYS, Script, decoded, expected, offline, rows_of
 from tests.capture.postgres.wire import SAME
+from tests.compiled import digests
 
 BOUNDS = os.environ.get("NUMBA_BOUNDSCHECK") == "1"
 SEEDS = range(3 if BOUNDS else 12)
@@ -208,11 +207,9 @@ def test_lanes_are_part_of_the_format() -> None:
 
 @pytest.mark.parametrize("module", [json_text, lanes, row_text, copy_text, kernel])
 def test_the_cached_decoder_has_the_functions_of_today(module: ModuleType) -> None:
-    """Of every compiled file that it imports from; a change in one is a change in all that are built on it."""
-    file = Path(module.__file__ or "")
-    imported = set(re.findall(r"^from tailrace\.capture\.postgres\.(\w+) import", file.read_text(), re.MULTILINE))
-    digests = {name: hashlib.sha256(file.with_name(f"{name}.py").read_bytes()).hexdigest()[:16] for name in imported}
-    assert digests == module.INLINED, f"write INLINED = {digests} into {file.name}"
+    """A change in a compiled file is a change in all that are built on it."""
+    found = digests(module)
+    assert found == module.INLINED, f"write INLINED = {found} into {module.__name__}"
 
 
 @pytest.mark.timeout(600)  # it compiles the decoder anew

@@ -11,12 +11,12 @@ from numba import njit
 from tailrace.capture.postgres.buffers import ARENA, END, FULL, NEED, NULL, READ, ROWS, TEXT
 from tailrace.capture.postgres.json_text import room
 from tailrace.capture.postgres.row_text import borrow, put_row
-from tailrace.capture.postgres.words import borrowed, equal_to, first_mark, word_at
+from tailrace.words import borrowed, equal_to, first_mark, word_at
 
 INLINED = {
     "buffers": "b258ed74e22fdbfe",
-    "json_text": "8f71357cd913f56c",
-    "row_text": "f8b0a5cb6dbec8f1",
+    "json_text": "19bc98d42140c675",
+    "row_text": "51c05e32c7f41a86",
     "words": "7040ed545e90861d",
 }
 """As in json_text.py."""

@@ -12,7 +12,7 @@ from enum import IntEnum
 import numpy as np
 from numba import njit
 
-from tailrace.capture.postgres.words import below, copy, equal_to, put_word, word_at
+from tailrace.words import below, copy, equal_to, put_word, word_at
 
 U8 = np.ndarray
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from tailrace.capture.postgres.words import copy
 from tailrace.change import LANES
+from tailrace.words import copy
 
 INLINED = {"words": "7040ed545e90861d"}
 """As in json_text.py."""

@@ -30,12 +30,12 @@ from tailrace.capture.postgres.buffers import (
 )
 from tailrace.capture.postgres.json_text import put_null, put_string, put_value
 from tailrace.capture.postgres.lanes import lane_of
-from tailrace.capture.postgres.words import borrowed, copy
+from tailrace.words import borrowed, copy
 
 INLINED = {
     "buffers": "b258ed74e22fdbfe",
-    "json_text": "8f71357cd913f56c",
-    "lanes": "3da5a4b477e261e5",
+    "json_text": "19bc98d42140c675",
+    "lanes": "f1632067b57600eb",
     "words": "7040ed545e90861d",
 }
 """As in json_text.py."""

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType
 
+from tailrace.json_members import split
 from tailrace.kinds import Kind
 from tailrace.schema import TableSchema
 from tailrace.sinks.lake.columns import is_document, unfit, value
 from tailrace.sinks.lake.sql import literal, quoted
-from tailrace.sinks.lake.verbatim import split
 
 
 def defaults_of(image: str, schema: TableSchema) -> dict[str, str]:

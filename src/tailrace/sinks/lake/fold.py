@@ -31,12 +31,12 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from tailrace.json_members import members
 from tailrace.jvm import JSON_LIMITS
 from tailrace.schema import TableSchema
 from tailrace.sinks.lake.columns import FLOATS, is_document, is_verbatim, text, type_of, value, wider
 from tailrace.sinks.lake.evolve import UNFIT
 from tailrace.sinks.lake.sql import literal, quoted
-from tailrace.sinks.lake.verbatim import members
 from tailrace.sinks.typed_rows import TypedRows
 
 

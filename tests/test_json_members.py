@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from tailrace.sinks.lake.verbatim import members, split
+from tailrace.json_members import members, split
 
 
 @pytest.mark.parametrize(
