@@ -5,7 +5,8 @@ Python, and digits, key order and duplicate keys of an embedded `json` value sur
 
 `native` holds, in this order: `before`, `after`, `source`, `op`, `ts_ms`, `ts_us`, `transaction`, `event_id`,
 `tenant_id`, then only where they apply `unchanged` (columns the source did not send), `headers` (such as
-`old_key` and `new_key` of a key change) and `tx_end` (true, on a transaction's last change). `ts_ms` and
+`old_key` and `new_key` of a key change), behind processors `tags` and `synthetic` (the processor that made the change),
+and `tx_end` (true, on a transaction's last change). `ts_ms` and
 `ts_us` are the commit time at the source, in both places. `source.lsn` and `source.txId` are numbers, as
 Debezium's are; `source.snapshot` is `"true"` on snapshot rows and absent elsewhere. `debezium` is the native
 object as the payload of a schemaless Debezium message. `cloudevents` is a CloudEvents 1.0 event in structured
@@ -21,7 +22,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from tailrace import __version__
-from tailrace.change import EVENT_ID_SQL
+from tailrace.change import EVENT_ID_SQL, PROCESSED_EVENT_ID_SQL
 from tailrace.config import CloudEventsEnvelope, DebeziumEnvelope, Envelope, NativeEnvelope
 from tailrace.contracts import Delivery
 from tailrace.render.templates import LSN_SQL
@@ -41,18 +42,24 @@ _ESCAPED_IN_JSON = r'["\\\x00-\x1f]'
 _ESCAPED_IN_URI = r"[^A-Za-z0-9._-]"
 
 
-def value_column(envelope: Envelope, delivery: Delivery, connector: str) -> Column:
-    """The record's value, as JSON text, for a frame with the columns of `change.CHANGES`."""
+def value_column(envelope: Envelope, delivery: Delivery, connector: str, *, processed: bool = False) -> Column:
+    """The record's value, as JSON text, for a frame with the columns of `change.CHANGES`, or behind processors of
+    `change.PROCESSED`."""
     match envelope:
         case NativeEnvelope():
-            return _native(delivery, connector)
+            return _native(delivery, connector, processed)
         case DebeziumEnvelope():
-            return F.concat(F.lit('{"schema":null,"payload":'), _native(delivery, connector), F.lit("}"))
+            return F.concat(F.lit('{"schema":null,"payload":'), _native(delivery, connector, processed), F.lit("}"))
         case CloudEventsEnvelope():
-            return _cloudevents(envelope.type_prefix, delivery)
+            return _cloudevents(envelope.type_prefix, delivery, processed)
 
 
-def _native(delivery: Delivery, connector: str) -> Column:
+def _event_id(processed: bool) -> Column:
+    """The id of a change, or of what processors made of it."""
+    return F.expr(PROCESSED_EVENT_ID_SQL if processed else EVENT_ID_SQL)
+
+
+def _native(delivery: Delivery, connector: str, processed: bool) -> Column:
     times = _times()
     return F.concat(
         *_images(),
@@ -71,20 +78,21 @@ def _native(delivery: Delivery, connector: str) -> Column:
         F.lit('","total_order":'),
         (F.col("tx_ordinal") + 1).cast("string"),
         F.lit('},"event_id":"'),
-        F.expr(EVENT_ID_SQL),
+        _event_id(processed),
         F.lit(f'","tenant_id":{_json(delivery.tenant)}'),
         _optional("unchanged"),
         _optional("headers"),
+        *((_optional("tags"), _synthetic()) if processed else ()),
         F.when(F.col("tx_last"), F.lit(',"tx_end":true}')).otherwise(F.lit("}")),
     )
 
 
-def _cloudevents(prefix: str, delivery: Delivery) -> Column:
+def _cloudevents(prefix: str, delivery: Delivery, processed: bool) -> Column:
     table = F.expr("if(schema = '', `table`, concat(schema, '.', `table`))")
     source = _json(f"tailrace/{quote(delivery.pipeline, safe='')}/")[:-1]
     return F.concat(
         F.lit('{"specversion":"1.0","id":"'),
-        F.expr(EVENT_ID_SQL),
+        _event_id(processed),
         F.lit(f'","source":{source}'),
         _uri_segment(table),
         F.lit(f'","type":{_json(prefix + ".")[:-1]}'),
@@ -143,6 +151,12 @@ def _optional(name: str) -> Column:
     column = F.col(name)
     member = F.concat(F.lit(f',"{name}":'), F.to_json(column))
     return F.when(F.size(column) > 0, member).otherwise(F.lit(""))
+
+
+def _synthetic() -> Column:
+    """The processor that made the change, whose id needs no escapes."""
+    made = F.concat(F.lit(',"synthetic":"'), F.col("synthetic"), F.lit('"'))
+    return F.coalesce(made, F.lit(""))
 
 
 def _event_type() -> Column:

@@ -12,7 +12,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from tailrace import __version__
-from tailrace.change import EVENT_ID_SQL
+from tailrace.change import EVENT_ID_SQL, PROCESSED_EVENT_ID_SQL
 from tailrace.config import Reference, parse_template
 from tailrace.contracts import Delivery
 from tailrace.errors import ConfigError
@@ -23,25 +23,25 @@ LSN_SQL = f"conv({_LSN_DIGITS}, 16, 10)"
 """PostgreSQL's position `X/Y` (of a snapshot's row `X/Y#chunk`) as the decimal number Debezium calls `lsn`."""
 
 
-def route_column(template: str, delivery: Delivery, connector: str) -> Column:
+def route_column(template: str, delivery: Delivery, connector: str, *, processed: bool = False) -> Column:
     """The template filled in for each change, or NULL where a hole has no value.
 
     A template without holes is a literal: no work per row.
     """
-    parts = [_part(part, delivery, connector) for part in parse_template(template)]
+    parts = [_part(part, delivery, connector, processed) for part in parse_template(template)]
     if len(parts) == 1:
         return parts[0]
     return F.concat(*parts) if parts else F.lit("")
 
 
-def _part(part: str | Reference, delivery: Delivery, connector: str) -> Column:
+def _part(part: str | Reference, delivery: Delivery, connector: str, processed: bool) -> Column:
     match part:
         case str():
             return F.lit(part)
         case Reference(("op",)):
             return F.col("op")
         case Reference(("event_id",)):
-            return F.expr(EVENT_ID_SQL)
+            return F.expr(PROCESSED_EVENT_ID_SQL if processed else EVENT_ID_SQL)
         case Reference(("tenant_id",)):
             return F.lit(delivery.tenant)
         case Reference(("source", field)):

@@ -178,9 +178,9 @@ def _rendered(sink: RecordSink, delivery: Delivery, connector: str, *, processed
         if name in columns:
             columns[name] = F.expr(f"coalesce({name}, {empty})").alias(name)
     if sink.wants_value():
-        columns["value"] = value_column(sink.envelope, delivery, connector).alias("value")
+        columns["value"] = value_column(sink.envelope, delivery, connector, processed=processed).alias("value")
     for name, template in sink.routes().items():
-        columns[name] = route_column(template, delivery, connector).alias(name)
+        columns[name] = route_column(template, delivery, connector, processed=processed).alias(name)
     if processed:
         columns |= {name: _routed(sink, name, columns).alias(name) for name in sink.routed()}
     return columns
