@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.debezium import debezium
 from benchmarks.freshness import freshness
 from benchmarks.lake import FORMATS, lake
 from benchmarks.latency import idle, latency
@@ -29,7 +30,7 @@ from benchmarks.throughput import Throughput
 from benchmarks.waiting import say
 from tailrace.errors import TailraceError
 
-NAMES = ("tap", "road", "latency", "idle", "snapshot", "load", "memory", "lake", "freshness")
+NAMES = ("tap", "road", "latency", "idle", "snapshot", "debezium", "load", "memory", "lake", "freshness")
 LONG = ("load", "memory", "lake", "freshness")
 ON_THE_STREAM = {"tap", "road", "latency", "idle"}
 NEED_PIPELINE = {"road", "latency", "idle"}
@@ -61,6 +62,9 @@ def _run(names: set[str], options: argparse.Namespace, folder: Path) -> Report:
     if "snapshot" in names:
         with open_stage(folder) as stage:
             report.add(*snapshot(stage, options.rows, options.passes))
+    if "debezium" in names:
+        with open_stage(folder) as stage:
+            report.add(*debezium(stage, options.rows, options.passes))
     if "load" in names:
         with open_stage(folder) as stage:
             report.add(*load(stage, options.rows, options.passes, options.formats))

@@ -17,10 +17,11 @@ from pyspark.util import PythonEvalType
 from tailrace import jvm
 from tailrace.change import PROCESSED
 from tailrace.changelog import LogReader
-from tailrace.contracts import Delivery, RecordSink, Span
+from tailrace.contracts import Delivery, Provenance, RecordSink, Span
 from tailrace.errors import SparkError
 from tailrace.passage import unpack
-from tailrace.render.envelopes import value_column
+from tailrace.render.envelopes import key_column, value_column
+from tailrace.render.rendering import Rendering
 from tailrace.render.templates import route_column
 from tailrace.spark.carrier import Carrier, canonical
 from tailrace.spark.chain import SinkChain
@@ -39,7 +40,7 @@ class RecordCarrier(Carrier):
         self,
         sink: RecordSink,
         delivery: Delivery,
-        connector: str,
+        provenance: Provenance,
         *,
         log_path: Path,
         state_dir: Path,
@@ -55,7 +56,7 @@ class RecordCarrier(Carrier):
         self._few: bool | None = None
         self._task: Any = None
         self._chain, self.chain_of_stream = chain, chain.task
-        rendered = _columns(sink, delivery, connector, processed=bool(chain))
+        rendered = _columns(sink, Rendering(delivery, provenance, processed=bool(chain)))
         self._given = tuple(name for name in rendered if name not in COUNTED or name in sink.columns())
         needed = ("seq",) if key is None else ("seq", "key", "before", "after")
         self._rendered = [*rendered.values(), *(F.col(name) for name in needed if name not in rendered)]
@@ -120,27 +121,27 @@ class RecordCarrier(Carrier):
         return frame.sortWithinPartitions("seq")
 
 
-def _columns(sink: RecordSink, delivery: Delivery, connector: str, *, processed: bool) -> dict[str, Column]:
+def _columns(sink: RecordSink, rendering: Rendering) -> dict[str, Column]:
     """What tasks are given, by name. Built once: each expression costs many calls into the JVM."""
-    columns = canonical(sink.columns(), processed=processed)
+    columns = canonical(sink.columns(), processed=rendering.processed)
     for name, empty in NEVER_NULL.items():
         if name in columns:
             columns[name] = F.expr(f"coalesce({name}, {empty})").alias(name)
     if sink.wants_value():
-        columns["value"] = value_column(sink.envelope, delivery, connector).alias("value")
+        columns["value"] = value_column(sink.envelope, rendering).alias("value")
     for name, template in sink.routes().items():
-        columns[name] = route_column(template, delivery, connector).alias(name)
-    if processed:
-        columns |= {name: _routed(sink, name, columns).alias(name) for name in sink.routed()}
+        columns[name] = route_column(template, rendering).alias(name)
+    if rendering.processed:
+        columns |= {name: _routed(sink, name, columns, rendering).alias(name) for name in sink.routed()}
     return columns
 
 
-def _routed(sink: RecordSink, name: str, columns: Mapping[str, Column]) -> Column:
+def _routed(sink: RecordSink, name: str, columns: Mapping[str, Column], rendering: Rendering) -> Column:
     """What a processor said of a record's way, or else what the sink says."""
     own, said = sink.routed()[name], F.col("route")[sink.routed()[name]]
     if name in columns:
         return F.coalesce(said, columns[name])
-    return F.coalesce(said, F.col("key")) if own == "key" else said
+    return F.coalesce(said, key_column(sink.envelope, rendering)) if own == "key" else said
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:
