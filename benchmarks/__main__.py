@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.debezium import debezium
 from benchmarks.freshness import freshness
 from benchmarks.lake import FORMATS, lake
 from benchmarks.latency import idle, latency
@@ -31,8 +32,9 @@ from benchmarks.waiting import say
 from tailrace.errors import TailraceError
 from tailrace.testing.servers import KafkaBroker
 
-NAMES = ("tap", "road", "chain", "latency", "idle", "snapshot", "trickle", "load", "memory", "lake", "freshness")
+SHORT = ("tap", "road", "latency", "idle", "snapshot", "debezium")
 LONG = ("chain", "trickle", "load", "memory", "lake", "freshness")
+NAMES = (*SHORT, *LONG)
 ON_THE_STREAM = {"tap", "road", "chain", "latency", "idle"}
 NEED_PIPELINE = {"road", "chain", "latency", "idle"}
 WIDTH = 180
@@ -66,6 +68,9 @@ def _run(names: set[str], options: argparse.Namespace, folder: Path) -> Report:
     if "trickle" in names:
         with open_stage(folder) as stage:
             report.add(*trickle(stage, options.seconds, options.warm_up))
+    if "debezium" in names:
+        with open_stage(folder) as stage:
+            report.add(*debezium(stage, options.rows, options.passes))
     if "load" in names:
         with open_stage(folder) as stage:
             report.add(*load(stage, options.rows, options.passes, options.formats, profiler))

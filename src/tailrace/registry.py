@@ -94,6 +94,14 @@ SINKS = Shelf(
     ),
 )
 
+ENCODERS = Shelf(
+    "encoder",
+    "tailrace.encoders",
+    {"debezium": "tailrace.render.debezium:DebeziumValues"},
+    frozenset(),
+)
+"""Steps at the end of a chain that envelopes ask for, and documents do not."""
+
 PROCESSORS = Shelf(
     "processor",
     "tailrace.processors",

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,16 +15,23 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tailrace import __version__
+from tailrace.capture.postgres.provenance import PROVENANCE
 from tailrace.change import EVENT_ID_SQL, OPS, event_id
-from tailrace.config import CloudEventsEnvelope, DebeziumEnvelope, Envelope, NativeEnvelope
-from tailrace.contracts import Delivery
+from tailrace.config import CloudEventsEnvelope, DebeziumEnvelope, Envelope, HeliosEnvelope, NativeEnvelope
+from tailrace.contracts import Delivery, Member, Place, Provenance
+from tailrace.processors.chain import Chain
 from tailrace.render.envelopes import EVENT_TYPES, value_column
-from tests.render.changes import DELIVERY, frame
+from tailrace.render.rendering import Rendering
+from tailrace.schema import Column, TableSchema
+from tests.render.changes import DELIVERY, MADE, batch, frame, rows
+from tests.spark.sinks import LinesSink
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = sorted(GOLDEN.glob("*/*.in.json"))
 ENVELOPE: TypeAdapter[Envelope] = TypeAdapter(Envelope)
 EVENTS = CloudEventsEnvelope(type_prefix="com.example.shop")
+DEBEZIUM = DebeziumEnvelope(values="debezium")
+ORDERS = TableSchema(3, "shop", "public", "orders", (Column("id", "integer", nullable=False),), ("id",))
 
 AWKWARD = [
     "orders",
@@ -40,20 +48,40 @@ AWKWARD = [
 
 
 def render(
-    spark: SparkSession, envelope: Envelope, *changes: dict[str, Any], delivery: Delivery = DELIVERY
+    spark: SparkSession,
+    envelope: Envelope,
+    *changes: dict[str, Any],
+    delivery: Delivery = DELIVERY,
+    provenance: Provenance = PROVENANCE,
+    table: TableSchema | None = None,
 ) -> list[str]:
-    """The records of the changes, in order."""
-    rows = frame(spark, *changes).select(value_column(envelope, delivery, "postgresql").alias("value")).collect()
-    return [row.value for row in rows]
+    """The records of the changes, in order, as a sink with this envelope gets them. `table`: what they are of."""
+    chain = LinesSink(id="lines", directory="", envelope=envelope).chain()
+    processed = bool(chain) or any(change.keys() & MADE.keys() for change in changes)
+    if chain:
+        place = Place(delivery.pipeline, delivery.tenant, provenance.connector, {table.id: table} if table else {})
+        changes = tuple(rows(Chain(chain).open(place)(batch(*changes))))
+    value = value_column(envelope, Rendering(delivery, provenance, processed)).alias("value")
+    return [row.value for row in frame(spark, *changes, processed=processed).select(value).collect()]
+
+
+def table_of(described: dict[str, Any]) -> TableSchema:
+    """`{"id": "integer", "note": "text null"}`, `key` apart."""
+    columns = tuple(
+        Column(name, spelled.removesuffix(" null"), nullable=spelled.endswith(" null"))
+        for name, spelled in described["columns"].items()
+    )
+    return TableSchema(3, "shop", "public", "orders", columns, tuple(described["key"]))
 
 
 @pytest.mark.parametrize("given", CASES, ids=lambda path: f"{path.parent.name}-{path.name[:-8]}")
 def test_golden(spark: SparkSession, given: Path) -> None:
-    """`<case>.in.json` has the change's unusual fields, and of envelope and delivery what matters."""
+    """`<case>.in.json` has the change's unusual fields, and of envelope, delivery and table what matters."""
     case = json.loads(given.read_text())
     envelope = ENVELOPE.validate_python({"type": given.parent.name, **case.get("envelope", {})})
     delivery = Delivery(**{**vars(DELIVERY), **case.get("delivery", {})})
-    (value,) = render(spark, envelope, case["change"], delivery=delivery)
+    table = table_of(case["table"]) if "table" in case else None
+    (value,) = render(spark, envelope, case["change"], delivery=delivery, table=table)
     expected = given.with_name(given.name.replace(".in.", ".out.")).read_text().rstrip("\n")
     assert value == expected.replace("tailrace-VERSION", f"tailrace-{__version__}")
     json.loads(value)
@@ -61,10 +89,49 @@ def test_golden(spark: SparkSession, given: Path) -> None:
 
 def test_every_envelope_has_golden_files_for_every_operation() -> None:
     found = {(case.parent.name, json.loads(case.read_text())["change"].get("op", "c")) for case in CASES}
-    assert found == {(name, op) for name in ("native", "debezium", "cloudevents") for op in OPS}
+    assert found == {(name, op) for name in ("native", "debezium", "cloudevents", "helios") for op in OPS}
 
 
-@pytest.mark.parametrize("envelope", [NativeEnvelope(), DebeziumEnvelope(), EVENTS], ids=lambda found: found.type)
+def test_what_processors_made_has_its_own_id_and_says_who_made_it(spark: SparkSession) -> None:
+    made = {"tags": ["vip"], "synthetic": 'echo "1"', "part": "echo:1"}
+    plain, changed = (json.loads(text) for text in render(spark, NativeEnvelope(), {"tags": []}, made))
+    assert changed["event_id"] == event_id("shop-db", "16/B374D848", 0, "echo:1")
+    assert plain["event_id"] == event_id("shop-db", "16/B374D848", 0)
+    assert (changed["tags"], changed["synthetic"]) == (["vip"], 'echo "1"')
+    assert not plain.keys() & {"tags", "synthetic"}
+
+
+@pytest.mark.parametrize("envelope", [NativeEnvelope(), DebeziumEnvelope(), DEBEZIUM, EVENTS, HeliosEnvelope()])
+def test_a_record_may_be_the_row_image_alone(spark: SparkSession, envelope: Envelope) -> None:
+    route = {"value": "after", "topic": "t"}
+    changes = ({"after": '{"a":1.10}', "route": route}, {"op": "d", "after": None, "route": route})
+    assert render(spark, envelope, *changes, table=ORDERS) == ['{"a":1.10}', "null"]
+
+
+def test_a_source_says_itself_where_a_change_stands(spark: SparkSession) -> None:
+    members = (Member("gtid", "position"), Member("pos", "cast(seq as string)", "number"), Member("row", "null"))
+    mysql = Provenance("mysql", members, "io.debezium.connector.mysql", (Member("table", "`table`"), *members))
+    for envelope in (NativeEnvelope(), DEBEZIUM):
+        (text,) = render(spark, envelope, {"position": 'a"1'}, provenance=mysql)
+        record = json.loads(text)
+        source = record.get("payload", record)["source"]
+        assert (source["connector"], source["gtid"], source["pos"], source["row"]) == ("mysql", 'a"1', 42, None)
+        assert not source.keys() & {"lsn", "txId"}
+
+
+def test_helios_metadata_are_the_changes_own_headers_first(spark: SparkSession) -> None:
+    long = '{"text":"' + "x" * 200 + '"}'
+    plain, own = render(spark, HeliosEnvelope(), {"after": long}, {"headers": {"source": "mine", 'q"': "1"}})
+    assert json.loads(plain)["metadata"] == {"source": "shop-db", "schema": "public", "tenant": "demo"}
+    assert base64.b64decode(json.loads(plain)["value"]).decode() == long
+    assert json.loads(own)["metadata"] == {"source": "mine", "schema": "public", "tenant": "demo", 'q"': "1"}
+
+
+@pytest.mark.parametrize(
+    "envelope",
+    [NativeEnvelope(), DebeziumEnvelope(), DEBEZIUM, EVENTS, HeliosEnvelope()],
+    ids=["native", "debezium", "debezium's values", "cloudevents", "helios"],
+)
 def test_any_name_gives_valid_json_that_says_the_name(spark: SparkSession, envelope: Envelope) -> None:
     changes = [{"database": name, "schema": name, "table": name} for name in AWKWARD]
     delivery = Delivery(pipeline='a "b"/ž', tenant='t"\\', source="shop-db")
@@ -74,6 +141,9 @@ def test_any_name_gives_valid_json_that_says_the_name(spark: SparkSession, envel
         if envelope is EVENTS:
             assert record["subject"] == f"{name}.{name}"
             continue
+        if "operation" in record:
+            assert (record["database"], record["table"], record["metadata"]["schema"]) == (name, name, name)
+            continue
         source = record["source"]
         assert (source["db"], source["schema"], source["table"], source["name"]) == (
             name,
@@ -81,7 +151,8 @@ def test_any_name_gives_valid_json_that_says_the_name(spark: SparkSession, envel
             name,
             'a "b"/ž',
         )
-        assert record["tenant_id"] == 't"\\'
+        if envelope is not DEBEZIUM:
+            assert record["tenant_id"] == 't"\\'
 
 
 def test_row_images_are_embedded_untouched(spark: SparkSession) -> None:

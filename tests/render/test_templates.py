@@ -9,7 +9,7 @@ from tailrace import __version__
 from tailrace.change import event_id
 from tailrace.errors import ConfigError
 from tailrace.render.templates import route_column
-from tests.render.changes import DELIVERY, frame
+from tests.render.changes import RENDERING, frame
 
 CHANGE = {
     "op": "u",
@@ -21,7 +21,7 @@ CHANGE = {
 
 
 def route(spark: SparkSession, template: str, change: dict[str, Any]) -> str | None:
-    column = route_column(template, DELIVERY, "postgresql")
+    column = route_column(template, RENDERING)
     found: str | None = frame(spark, change).select(column.alias("route")).collect()[0].route
     return found
 
@@ -57,7 +57,7 @@ def test_after_of_a_delete_has_no_value(spark: SparkSession) -> None:
 
 
 def test_a_template_without_holes_is_a_literal(spark: SparkSession) -> None:
-    column = route_column("orders.cdc", DELIVERY, "postgresql")
+    column = route_column("orders.cdc", RENDERING)
     plan = frame(spark, CHANGE).select(column.alias("route"))._jdf.queryExecution().optimizedPlan().toString()
     assert "orders.cdc AS route" in plan
 
@@ -65,5 +65,5 @@ def test_a_template_without_holes_is_a_literal(spark: SparkSession) -> None:
 @pytest.mark.parametrize("name", ["it's", "what?", "*"])
 def test_a_column_that_spark_cannot_name_is_refused(spark: SparkSession, name: str) -> None:
     with pytest.raises(ConfigError) as failure:
-        route_column(f"${{after.{name}}}", DELIVERY, "postgresql")
+        route_column(f"${{after.{name}}}", RENDERING)
     assert failure.value.code == "config.bad_template"

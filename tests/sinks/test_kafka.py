@@ -291,3 +291,41 @@ def test_the_defaults_are_accepted_by_librdkafka() -> None:
     assert settings["acks"] == "all"
     assert settings["enable.idempotence"] is True
     assert settings["partitioner"] == "murmur2_random"
+
+
+@pytest.mark.parametrize("headers", [{}, {"h": "1"}])
+def test_a_tombstone_follows_each_delete_that_has_a_key(headers: dict[str, str], kafka: KafkaBroker) -> None:
+    sink = KafkaSink.model_validate(
+        {
+            "id": "bus",
+            "brokers": kafka.bootstrap,
+            "topic": topic(),
+            "headers": headers,
+            "create_topics": {"partitions": 1},  # a record without a key goes to any
+            "envelope": {"type": "debezium", "tombstones": True},
+        }
+    )
+    sink.prepare(DELIVERY)
+    ops, keys = ["c", "d", "d", "d", "u"], ["1", "1", None, "2", "3"]
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "seq": list(range(5)),
+            "schema": ["public"] * 5,
+            "table": ["t"] * 5,
+            "key": keys,
+            "position": ["0/0"] * 5,
+            "op": ops,
+            "value": [f"{op}{key}" for op, key in zip(ops, keys, strict=True)],
+        }
+    )
+    sink.open(DELIVERY, Span("log", 0, 5), 0).write(iter([batch]))
+    found = [(message.key(), message.value()) for message in messages(kafka, sink.topic)]
+    assert found == [
+        (b"1", b"c1"),
+        (b"1", b"d1"),
+        (b"1", None),
+        (None, b"dNone"),
+        (b"2", b"d2"),
+        (b"2", None),
+        (b"3", b"u3"),
+    ]

@@ -9,6 +9,7 @@ from typing import Self
 
 from pyspark.sql import SparkSession
 
+from tailrace.capture.postgres.provenance import PROVENANCE
 from tailrace.contracts import Delivery, Processor, Sink
 from tailrace.spark.query import Query, start_query
 from tailrace.spec import Batch, Sharding
@@ -47,7 +48,7 @@ class Stage:
             self.shop.path,
             sink,
             DELIVERY,
-            connector="postgresql",
+            provenance=PROVENANCE,
             state_dir=self.state,
             batch=batch,
             sharding=sharding,

@@ -17,6 +17,7 @@ ROOT = str(Path(__file__).parents[2])
 sys.path[0] = ROOT
 os.environ["PYTHONPATH"] = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
 
+from tailrace.capture.postgres.provenance import PROVENANCE  # noqa: E402
 from tailrace.changelog import LogReader  # noqa: E402
 from tailrace.contracts import Delivery  # noqa: E402
 from tailrace.machine import java  # noqa: E402
@@ -36,7 +37,7 @@ def main(directory: Path) -> None:
         sink = LinesSink(id="lines", directory=str(directory / "out"), pause_s=pause_s)
         delivery = Delivery("shop-feed", attempt, "shop")
         query = start_query(
-            spark, directory / "log", sink, delivery, connector="postgresql", state_dir=directory / "state"
+            spark, directory / "log", sink, delivery, provenance=PROVENANCE, state_dir=directory / "state"
         )
         while query.is_active() and query.progress().offset < end:
             time.sleep(0.01)

@@ -6,22 +6,30 @@ check   every problem at once, with path, line and hint      problems
 hold    frozen models; durations, sizes, secrets, envelopes  model, values, secret, envelope
 """
 
-from tailrace.config.envelope import CloudEventsEnvelope, DebeziumEnvelope, Envelope, NativeEnvelope
+from tailrace.config.envelope import (
+    CloudEventsEnvelope,
+    DebeziumEnvelope,
+    Envelope,
+    HeliosEnvelope,
+    NativeEnvelope,
+)
 from tailrace.config.model import Model
 from tailrace.config.secret import Dsn, Secret, redact
-from tailrace.config.template import Reference, Script, Template, parse_template
+from tailrace.config.template import POSITION_FIELDS, Reference, Script, Template, parse_template
 from tailrace.config.values import GIB, KIB, MIB, ByteSize, Duration
 
 __all__ = [
     "GIB",
     "KIB",
     "MIB",
+    "POSITION_FIELDS",
     "ByteSize",
     "CloudEventsEnvelope",
     "DebeziumEnvelope",
     "Dsn",
     "Duration",
     "Envelope",
+    "HeliosEnvelope",
     "Model",
     "NativeEnvelope",
     "Reference",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from tailrace.config.model import Model
 
@@ -16,9 +17,45 @@ class NativeEnvelope(Model):
 
 
 class DebeziumEnvelope(Model):
-    """`{"schema":null,"payload":…}`, as Debezium writes it without schemas."""
+    """What consumers of Debezium's JSON expect: its wrapping alone, or its values, schemas and tombstones too."""
 
     type: Annotated[Literal["debezium"], Field(description="What consumers of Debezium's JSON expect.")] = "debezium"
+    values: Annotated[
+        Literal["native", "debezium"],
+        Field(
+            description="`native`: the payload is the `native` envelope. `debezium`: columns, `source`, times and "
+            "members are those that Debezium's own connector writes by default."
+        ),
+    ] = "native"
+    schemas: Annotated[
+        bool,
+        Field(
+            description="Whether records and keys carry their Connect schema, as with `schemas.enable=true`. Needs "
+            "`values: debezium` and the wrapper."
+        ),
+    ] = False
+    tombstones: Annotated[
+        bool,
+        Field(
+            description="Whether a record without a value follows each delete, with the same key, so that a compacted "
+            "topic forgets the row. Only for sinks that have such records."
+        ),
+    ] = False
+    wrapper: Annotated[
+        bool,
+        Field(
+            description='Whether the payload stands in `{"schema":…,"payload":…}`. `false`: the payload alone, as '
+            "Kafka's JsonConverter writes it with `schemas.enable=false`."
+        ),
+    ] = True
+
+    @model_validator(mode="after")
+    def _has_a_place_for_schemas(self) -> DebeziumEnvelope:
+        if self.schemas and (not self.wrapper or self.values != "debezium"):
+            hint = "use values: debezium and wrapper: true, or leave schemas out"
+            message = "schemas describe Debezium's values, and stand in the wrapper"
+            raise PydanticCustomError("config.invalid_value", "{message}", {"message": message, "hint": hint})
+        return self
 
 
 class CloudEventsEnvelope(Model):
@@ -35,5 +72,13 @@ class CloudEventsEnvelope(Model):
     ]
 
 
-Envelope = Annotated[NativeEnvelope | DebeziumEnvelope | CloudEventsEnvelope, Field(discriminator="type")]
+class HeliosEnvelope(Model):
+    """An event of HeliosDB CDC: operation words, and images as base64 of their JSON."""
+
+    type: Annotated[Literal["helios"], Field(description="What consumers of HeliosDB's events expect.")] = "helios"
+
+
+Envelope = Annotated[
+    NativeEnvelope | DebeziumEnvelope | CloudEventsEnvelope | HeliosEnvelope, Field(discriminator="type")
+]
 """Shape of each record, chosen by `type`."""

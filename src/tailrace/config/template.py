@@ -3,7 +3,7 @@
 The holes may name what every record has:
 
     ${op} ${event_id} ${tenant_id}
-    ${source.db} ${source.schema} ${source.table} …    see `SOURCE_FIELDS`
+    ${source.db} ${source.schema} ${source.table} …    see `SOURCE_FIELDS` and `POSITION_FIELDS`
     ${key.COLUMN} ${before.COLUMN} ${after.COLUMN}     deeper paths reach into JSON columns
 
 `$$` stands for one `$`. Any other `${NAME}` is an environment variable and is gone before a template is read.
@@ -22,7 +22,10 @@ from pydantic_core import PydanticCustomError
 
 WORDS = ("op", "event_id", "tenant_id")
 IMAGES = ("key", "before", "after")
-SOURCE_FIELDS = ("db", "schema", "table", "connector", "name", "version", "ts_ms", "lsn", "txId")
+SOURCE_FIELDS = ("db", "schema", "table", "connector", "name", "version", "ts_ms")
+"""What every source has."""
+POSITION_FIELDS = ("lsn", "txId", "sequence", "server_id", "gtid", "file", "pos", "row")
+"""What a place in a database's own log is called. Each kind of source has some of them, and says which."""
 HOLE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<hole>[^}]*)(?P<end>\}?))")
 
 
@@ -60,7 +63,7 @@ def _reference(match: re.Match[str]) -> Reference:
     path = tuple(hole.split("."))
     if hole in WORDS or (path[0] in IMAGES and len(path) > 1 and all(path)):
         return Reference(path)
-    if path[0] == "source" and len(path) == 2 and path[1] in SOURCE_FIELDS:  # noqa: PLR2004
+    if path[0] == "source" and len(path) == 2 and path[1] in (*SOURCE_FIELDS, *POSITION_FIELDS):  # noqa: PLR2004
         return Reference(path)
     raise _bad(f"a change has no `{hole}`", _nearest(hole, path[0]))
 
@@ -68,7 +71,11 @@ def _reference(match: re.Match[str]) -> Reference:
 def _nearest(hole: str, root: str) -> str:
     if root in IMAGES:
         return f"name a column: `${{{root}.id}}`"
-    known = [*WORDS, *(f"source.{name}" for name in SOURCE_FIELDS), *(f"{image}.COLUMN" for image in IMAGES)]
+    known = [
+        *WORDS,
+        *(f"source.{name}" for name in (*SOURCE_FIELDS, *POSITION_FIELDS)),
+        *(f"{image}.COLUMN" for image in IMAGES),
+    ]
     close = get_close_matches(hole, known, 1, 0.5) or get_close_matches(root, IMAGES, 1, 0.5)
     if not close:
         return "use " + ", ".join(f"`${{{name}}}`" for name in known)

@@ -9,19 +9,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, NamedTuple, Protocol, cast
+from typing import Annotated, Any, ClassVar, NamedTuple, Protocol, Self, cast
 
 import pyarrow as pa
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
-from tailrace.config import Envelope, Model, NativeEnvelope
+from tailrace.config import DebeziumEnvelope, Envelope, Model, NativeEnvelope
 from tailrace.contracts.entries import ProcessorEntry
 from tailrace.contracts.processing import BatchProcessor as BatchProcessor
 from tailrace.contracts.processing import Place as Place
 from tailrace.contracts.processing import Processor as Processor
 from tailrace.contracts.processing import Step as Step
 from tailrace.contracts.processing import Trait as Trait
-from tailrace.registry import PROCESSORS
+from tailrace.contracts.provenance import UNKNOWN as UNKNOWN
+from tailrace.contracts.provenance import Member as Member
+from tailrace.contracts.provenance import Provenance as Provenance
+from tailrace.registry import ENCODERS, PROCESSORS
 from tailrace.schema import SchemaBook, TableSchema
 
 
@@ -368,7 +372,31 @@ class Sink(Model, ABC):
 class RecordSink(Sink):
     """Gets each change as a record, in Spark tasks."""
 
+    carries_tombstones: ClassVar[bool] = False
+    """Whether it has records without a value: what `tombstones` of an envelope asks for."""
+
     envelope: Annotated[Envelope, Field(description="Shape of each record.")] = NativeEnvelope()
+
+    @model_validator(mode="after")
+    def _carries_its_tombstones(self) -> Self:
+        if self.wants_tombstones and not self.carries_tombstones:
+            hint = "leave tombstones out: deletes are records of their own"
+            message = "this sink has no records without a value"
+            raise PydanticCustomError("config.invalid_value", "{message}", {"message": message, "hint": hint})
+        return self
+
+    @property
+    def wants_tombstones(self) -> bool:
+        """Whether a record without a value is to follow each delete."""
+        return isinstance(self.envelope, DebeziumEnvelope) and self.envelope.tombstones
+
+    def chain(self) -> tuple[Processor, ...]:
+        """The same, and at its end what the envelope makes of values."""
+        shared = super().chain()
+        if not (isinstance(self.envelope, DebeziumEnvelope) and self.envelope.values == "debezium"):
+            return shared
+        values = cast(type[Processor], ENCODERS.load("debezium"))
+        return (*shared, values.model_validate({"id": "envelope", "schemas": self.envelope.schemas}))
 
     def columns(self) -> tuple[str, ...]:
         """Canonical columns (see `change.CHANGES`, plus `event_id`) the writer needs besides `value` and its routes."""

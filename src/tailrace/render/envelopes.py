@@ -5,27 +5,33 @@ Python, and digits, key order and duplicate keys of an embedded `json` value sur
 
 `native` holds, in this order: `before`, `after`, `source`, `op`, `ts_ms`, `ts_us`, `transaction`, `event_id`,
 `tenant_id`, then only where they apply `unchanged` (columns the source did not send), `headers` (such as
-`old_key` and `new_key` of a key change), behind processors `tags` and `synthetic` (the processor that made the change),
-and `tx_end` (true, on a transaction's last change). `ts_ms` and
-`ts_us` are the commit time at the source, in both places. `source.lsn` and `source.txId` are numbers, as
-Debezium's are; `source.snapshot` is `"true"` on snapshot rows and absent elsewhere. `debezium` is the native
-object as the payload of a schemaless Debezium message. `cloudevents` is a CloudEvents 1.0 event in structured
-JSON mode.
+`old_key` and `new_key` of a key change), `tags` and `synthetic` (what processors said, and the one that made the
+change) and `tx_end` (true, on a transaction's last change). `ts_ms` and `ts_us` are the commit time at the source,
+in both places. `source` ends with the members that the kind of source has for a place in its log;
+`source.snapshot` is `"true"` on snapshot rows and absent elsewhere. `debezium` is in `render.debezium`.
+`cloudevents` is a CloudEvents 1.0 event in structured JSON mode. `helios` is an event of HeliosDB CDC.
 """
 
 from __future__ import annotations
 
-import json
 from urllib.parse import quote
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from tailrace import __version__
-from tailrace.change import EVENT_ID_SQL, PROCESSED_EVENT_ID_SQL
-from tailrace.config import CloudEventsEnvelope, DebeziumEnvelope, Envelope, NativeEnvelope
-from tailrace.contracts import Delivery
-from tailrace.render.templates import LSN_SQL
+from tailrace.config import CloudEventsEnvelope, DebeziumEnvelope, Envelope, HeliosEnvelope, NativeEnvelope
+from tailrace.render.debezium.messages import message_key, message_value
+from tailrace.render.rendering import (
+    Rendering,
+    base64_string,
+    images,
+    json_members,
+    json_string,
+    json_text,
+    member,
+    optional_member,
+)
 
 EVENT_TYPES = {
     "c": "created",
@@ -37,38 +43,63 @@ EVENT_TYPES = {
     "s": "schema",
 }
 """What a CloudEvents `type` ends with, for each op."""
+OPERATIONS = {
+    "c": "INSERT",
+    "u": "UPDATE",
+    "d": "DELETE",
+    "r": "SNAPSHOT",
+    "t": "TRUNCATE",
+    "m": "MESSAGE",
+    "s": "SCHEMA",
+}
+"""What HeliosDB calls each op, as far as it has it."""
 
-_ESCAPED_IN_JSON = r'["\\\x00-\x1f]'
 _ESCAPED_IN_URI = r"[^A-Za-z0-9._-]"
 
 
-def value_column(envelope: Envelope, delivery: Delivery, connector: str, *, processed: bool = False) -> Column:
-    """The record's value, as JSON text, for a frame with the columns of `change.CHANGES`, or behind processors of
-    `change.PROCESSED`."""
+def value_column(envelope: Envelope, rendering: Rendering) -> Column:
+    """The record's value, as JSON text. A processor may have said (`route`) that it is the row image alone."""
+    value = _value(envelope, rendering)
+    if not rendering.processed:
+        return value
+    image = F.coalesce(F.col("after"), F.lit("null"))
+    return F.when(F.col("route")["value"] == "after", image).otherwise(value)
+
+
+def key_column(envelope: Envelope, rendering: Rendering) -> Column:
+    """The record's key: that of the row as JSON text, in what the envelope puts around it."""
+    if isinstance(envelope, DebeziumEnvelope) and envelope.values == "debezium":
+        return message_key(envelope, rendering)
+    return F.col("key")
+
+
+def _value(envelope: Envelope, rendering: Rendering) -> Column:
     match envelope:
         case NativeEnvelope():
-            return _native(delivery, connector, processed)
+            return _native(rendering)
+        case DebeziumEnvelope(values="debezium"):
+            return message_value(envelope, rendering)
+        case DebeziumEnvelope(wrapper=False):
+            return _native(rendering)
         case DebeziumEnvelope():
-            return F.concat(F.lit('{"schema":null,"payload":'), _native(delivery, connector, processed), F.lit("}"))
+            return F.concat(F.lit('{"schema":null,"payload":'), _native(rendering), F.lit("}"))
         case CloudEventsEnvelope():
-            return _cloudevents(envelope.type_prefix, delivery, processed)
+            return _cloudevents(envelope.type_prefix, rendering)
+        case HeliosEnvelope():
+            return _helios(rendering)
 
 
-def _event_id(processed: bool) -> Column:
-    """The id of a change, or of what processors made of it."""
-    return F.expr(PROCESSED_EVENT_ID_SQL if processed else EVENT_ID_SQL)
-
-
-def _native(delivery: Delivery, connector: str, processed: bool) -> Column:
+def _native(rendering: Rendering) -> Column:
     times = _times()
+    provenance, delivery = rendering.provenance, rendering.delivery
     return F.concat(
-        *_images(),
-        F.lit(f',"source":{{"version":"tailrace-{__version__}","connector":{_json(connector)},'),
-        F.lit(f'"name":{_json(delivery.pipeline)},'),
+        *images(),
+        F.lit(f',"source":{{"version":"tailrace-{__version__}","connector":{json_text(provenance.connector)},'),
+        F.lit(f'"name":{json_text(delivery.pipeline)},'),
         times,
         F.lit(","),
-        _names(),
-        *_place(connector),
+        json_members(db="database", schema="schema", table="table"),
+        *(part for each in provenance.members for part in member(each)),
         F.when(F.col("op") == "r", F.lit(',"snapshot":"true"},"op":"')).otherwise(F.lit('},"op":"')),
         F.col("op"),
         F.lit('",'),
@@ -78,45 +109,75 @@ def _native(delivery: Delivery, connector: str, processed: bool) -> Column:
         F.lit('","total_order":'),
         (F.col("tx_ordinal") + 1).cast("string"),
         F.lit('},"event_id":"'),
-        _event_id(processed),
-        F.lit(f'","tenant_id":{_json(delivery.tenant)}'),
-        _optional("unchanged"),
-        _optional("headers"),
-        *((_optional("tags"), _synthetic()) if processed else ()),
+        rendering.event_id,
+        F.lit(f'","tenant_id":{json_text(delivery.tenant)}'),
+        optional_member("unchanged"),
+        optional_member("headers"),
+        *(_of_processors() if rendering.processed else ()),
         F.when(F.col("tx_last"), F.lit(',"tx_end":true}')).otherwise(F.lit("}")),
     )
 
 
-def _cloudevents(prefix: str, delivery: Delivery, processed: bool) -> Column:
+def _of_processors() -> tuple[Column, Column]:
+    maker = F.concat(F.lit(',"synthetic":'), json_string(F.col("synthetic")))
+    return optional_member("tags"), F.coalesce(maker, F.lit(""))
+
+
+def _cloudevents(prefix: str, rendering: Rendering) -> Column:
     table = F.expr("if(schema = '', `table`, concat(schema, '.', `table`))")
-    source = _json(f"tailrace/{quote(delivery.pipeline, safe='')}/")[:-1]
+    source = json_text(f"tailrace/{quote(rendering.delivery.pipeline, safe='')}/")[:-1]
     return F.concat(
         F.lit('{"specversion":"1.0","id":"'),
-        _event_id(processed),
+        rendering.event_id,
         F.lit(f'","source":{source}'),
         _uri_segment(table),
-        F.lit(f'","type":{_json(prefix + ".")[:-1]}'),
-        _event_type(),
+        F.lit(f'","type":{json_text(prefix + ".")[:-1]}'),
+        _word(EVENT_TYPES),
         F.lit('","time":"'),
         _rfc3339(),
         F.lit('","datacontenttype":"application/json","subject":'),
-        _json_string(table),
+        json_string(table),
         F.lit(',"data":'),
-        *_images(),
+        *images(),
         F.lit(',"op":"'),
         F.col("op"),
         F.lit('"}}'),
     )
 
 
-def _images() -> tuple[Column, ...]:
-    null = F.lit("null")
-    return (
-        F.lit('{"before":'),
-        F.coalesce(F.col("before"), null),
-        F.lit(',"after":'),
-        F.coalesce(F.col("after"), null),
+def _helios(rendering: Rendering) -> Column:
+    return F.concat(
+        F.lit('{"event_id":"'),
+        rendering.event_id,
+        F.lit('","timestamp":'),
+        F.expr("cast(ts_us div 1000 as string)"),
+        F.lit(',"sequence":'),
+        F.col("seq").cast("string"),
+        F.lit(',"operation":"'),
+        _word(OPERATIONS),
+        F.lit('",'),
+        json_members(database="database", table="table"),
+        F.lit(',"key":'),
+        F.coalesce(base64_string(F.col("key")), F.lit('""')),
+        F.lit(',"value":'),
+        F.coalesce(base64_string(F.col("after")), F.lit("null")),
+        F.lit(',"old_value":'),
+        F.coalesce(base64_string(F.col("before")), F.lit("null")),
+        F.lit(',"transaction_id":"'),
+        F.col("tx_id"),
+        F.lit('","metadata":'),
+        _metadata(rendering),
+        F.lit("}"),
     )
+
+
+def _metadata(rendering: Rendering) -> Column:
+    """Where it is from; a change's own headers win."""
+    headers = F.col("headers")
+    always = {"source": F.col("source"), "schema": F.col("schema"), "tenant": F.lit(rendering.delivery.tenant)}
+    pairs = F.create_map(*(part for name, value in always.items() for part in (F.lit(name), value)))
+    others = F.map_filter(pairs, lambda name, _: ~F.map_contains_key(headers, name))
+    return F.to_json(F.when(F.size(headers) > 0, F.map_concat(others, headers)).otherwise(pairs))
 
 
 def _times() -> Column:
@@ -125,45 +186,12 @@ def _times() -> Column:
     return F.concat(F.lit('"ts_ms":'), ms, F.lit(',"ts_us":'), us)
 
 
-def _names() -> Column:
-    """The members `db`, `schema` and `table`. Only names that need escaping pay for it."""
-    db, schema, table = F.col("database"), F.col("schema"), F.col("table")
-    plain = F.concat(F.lit('"db":"'), db, F.lit('","schema":"'), schema, F.lit('","table":"'), table, F.lit('"'))
-    escaped = F.to_json(F.struct(db.alias("db"), schema.alias("schema"), table.alias("table")))
-    members = F.substring(escaped, F.lit(2), F.length(escaped) - 2)
-    return F.when(F.concat(db, schema, table).rlike(_ESCAPED_IN_JSON), members).otherwise(plain)
-
-
-def _place(connector: str) -> tuple[Column, ...]:
-    """Where the change stands in the source's log, in the connector's own members."""
-    if connector != "postgresql":
-        return (F.lit(',"sequence":'), _json_string(F.col("position")))
-    return (
-        F.lit(',"lsn":'),
-        F.expr(LSN_SQL),
-        F.lit(',"txId":'),
-        F.expr("coalesce(cast(try_cast(tx_id as bigint) as string), 'null')"),
-    )
-
-
-def _optional(name: str) -> Column:
-    """The member `name` where the column has something to say, else nothing."""
-    column = F.col(name)
-    member = F.concat(F.lit(f',"{name}":'), F.to_json(column))
-    return F.when(F.size(column) > 0, member).otherwise(F.lit(""))
-
-
-def _synthetic() -> Column:
-    """The processor that made the change, whose id needs no escapes."""
-    made = F.concat(F.lit(',"synthetic":"'), F.col("synthetic"), F.lit('"'))
-    return F.coalesce(made, F.lit(""))
-
-
-def _event_type() -> Column:
-    kinds = F.lit("unknown")
-    for op, kind in reversed(EVENT_TYPES.items()):
-        kinds = F.when(F.col("op") == op, F.lit(kind)).otherwise(kinds)
-    return kinds
+def _word(words: dict[str, str]) -> Column:
+    """The word for the change's op."""
+    found = F.lit("unknown")
+    for op, word in reversed(words.items()):
+        found = F.when(F.col("op") == op, F.lit(word)).otherwise(found)
+    return found
 
 
 def _rfc3339() -> Column:
@@ -185,14 +213,3 @@ def _uri_segment(text: Column) -> Column:
     """`text` as one percent-encoded segment of a URI-reference; needs no JSON escaping afterwards."""
     encoded = F.replace(F.url_encode(text), F.lit("+"), F.lit("%20"))
     return F.when(text.rlike(_ESCAPED_IN_URI), encoded).otherwise(text)
-
-
-def _json_string(text: Column) -> Column:
-    """`text` as a JSON string, quotes included."""
-    escaped = F.to_json(F.struct(text.alias("v")))
-    value = F.substring(escaped, F.lit(6), F.length(escaped) - 6)
-    return F.when(text.rlike(_ESCAPED_IN_JSON), value).otherwise(F.concat(F.lit('"'), text, F.lit('"')))
-
-
-def _json(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)

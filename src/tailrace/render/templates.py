@@ -12,58 +12,57 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from tailrace import __version__
-from tailrace.change import EVENT_ID_SQL, PROCESSED_EVENT_ID_SQL
 from tailrace.config import Reference, parse_template
-from tailrace.contracts import Delivery
 from tailrace.errors import ConfigError
-
-_LSN = "substring_index(position, '#', 1)"
-_LSN_DIGITS = f"concat(substring_index({_LSN}, '/', 1), lpad(substring_index({_LSN}, '/', -1), 8, '0'))"
-LSN_SQL = f"conv({_LSN_DIGITS}, 16, 10)"
-"""PostgreSQL's position `X/Y` (of a snapshot's row `X/Y#chunk`) as the decimal number Debezium calls `lsn`."""
+from tailrace.render.rendering import Rendering
 
 
-def route_column(template: str, delivery: Delivery, connector: str, *, processed: bool = False) -> Column:
+def route_column(template: str, rendering: Rendering) -> Column:
     """The template filled in for each change, or NULL where a hole has no value.
 
     A template without holes is a literal: no work per row.
     """
-    parts = [_part(part, delivery, connector, processed) for part in parse_template(template)]
+    parts = [_part(part, rendering) for part in parse_template(template)]
     if len(parts) == 1:
         return parts[0]
     return F.concat(*parts) if parts else F.lit("")
 
 
-def _part(part: str | Reference, delivery: Delivery, connector: str, processed: bool) -> Column:
+def _part(part: str | Reference, rendering: Rendering) -> Column:
     match part:
         case str():
             return F.lit(part)
         case Reference(("op",)):
             return F.col("op")
         case Reference(("event_id",)):
-            return F.expr(PROCESSED_EVENT_ID_SQL if processed else EVENT_ID_SQL)
+            return rendering.event_id
         case Reference(("tenant_id",)):
-            return F.lit(delivery.tenant)
+            return F.lit(rendering.delivery.tenant)
         case Reference(("source", field)):
-            return _source(field, delivery, connector)
+            return _source(field, rendering)
         case Reference((image, *path)):
             return F.get_json_object(F.col(image), _json_path(path))
         case _:
             raise AssertionError(f"a template cannot hold {part}")
 
 
-def _source(field: str, delivery: Delivery, connector: str) -> Column:
+def _source(field: str, rendering: Rendering) -> Column:
     """`${source.FIELD}`, equal to the member of that name in the native envelope."""
-    fields = {
-        "db": "database",
-        "schema": "schema",
-        "table": "`table`",
-        "txId": "tx_id",
-        "lsn": LSN_SQL,
-        "ts_ms": "cast(ts_us div 1000 as string)",
+    provenance = rendering.provenance
+    constants = {
+        "connector": provenance.connector,
+        "name": rendering.delivery.pipeline,
+        "version": f"tailrace-{__version__}",
     }
-    constants = {"connector": connector, "name": delivery.pipeline, "version": f"tailrace-{__version__}"}
-    return F.lit(constants[field]) if field in constants else F.expr(fields[field])
+    if field in constants:
+        return F.lit(constants[field])
+    common = {"db": "database", "schema": "schema", "table": "`table`", "ts_ms": "cast(ts_us div 1000 as string)"}
+    sql = {**provenance.templates(), **common}
+    if field not in sql:
+        hint = "use " + ", ".join(f"`${{source.{name}}}`" for name in sorted({*sql, *constants}))
+        message = f"changes of a {provenance.connector} source have no `source.{field}`"
+        raise ConfigError("config.bad_template", message, hint=hint)
+    return F.expr(sql[field])
 
 
 def _json_path(names: list[str]) -> str:

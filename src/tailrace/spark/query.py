@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace.changelog import LogReader, Owner, Subscribers, Trimmed, trimmed
-from tailrace.contracts import Delivery, Gather, Place, Processor, RecordSink, Sink, Span
+from tailrace.contracts import Delivery, Gather, Place, Processor, Provenance, RecordSink, Sink, Span
 from tailrace.errors import LogError, SparkError, TailraceError
 from tailrace.jvm import reason
 from tailrace.machine.durable import make_directory, replace_file
@@ -90,7 +90,7 @@ def start_query(
     sink: Sink,
     delivery: Delivery,
     *,
-    connector: str,
+    provenance: Provenance,
     state_dir: Path,
     batch: Batch | None = None,
     sharding: Sharding | None = None,
@@ -107,7 +107,7 @@ def start_query(
     make_directory(state_dir)
     flow = Flow(batch or Batch(), sharding or Sharding())
     tasks = flow.sharding.count or spark.sparkContext.defaultParallelism
-    place = Place(delivery.pipeline, delivery.tenant, connector, {}, mirror=sink.mirrors())
+    place = Place(delivery.pipeline, delivery.tenant, provenance.connector, {}, mirror=sink.mirrors())
     chain = SinkChain(tuple(processors), place, state_dir)
     carrier: Carrier
     if isinstance(sink, TableSink):
@@ -119,7 +119,7 @@ def start_query(
         carrier = RecordCarrier(
             sink,
             delivery,
-            connector,
+            provenance,
             source=own_source(Owner(delivery.pipeline, sink.id).name).name(),
             log_path=log_path,
             state_dir=state_dir,

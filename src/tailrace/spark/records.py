@@ -17,10 +17,11 @@ from pyspark.util import PythonEvalType, _load_from_socket
 
 from tailrace import jvm
 from tailrace.changelog import LogReader
-from tailrace.contracts import Delivery, RecordSink, Span
+from tailrace.contracts import Delivery, Provenance, RecordSink, Span
 from tailrace.errors import SparkError
 from tailrace.passage import unpack
-from tailrace.render.envelopes import value_column
+from tailrace.render.envelopes import key_column, value_column
+from tailrace.render.rendering import Rendering
 from tailrace.render.templates import route_column
 from tailrace.spark.carrier import Carrier, canonical, unread
 from tailrace.spark.chain import SinkChain
@@ -45,7 +46,7 @@ class RecordCarrier(Carrier):
         self,
         sink: RecordSink,
         delivery: Delivery,
-        connector: str,
+        provenance: Provenance,
         *,
         source: str,
         log_path: Path,
@@ -64,7 +65,7 @@ class RecordCarrier(Carrier):
         self._few: bool | None = None
         self._function: Any = None
         self._chain = chain
-        rendered = _rendered(sink, delivery, connector, processed=bool(chain))
+        rendered = _rendered(sink, Rendering(delivery, provenance, processed=bool(chain)))
         given = tuple(name for name in rendered if name not in COUNTED or name in sink.columns())
         self._task = WriteTask(sink, delivery, given, self._writing)
         needed = () if key is None else ("seq", "key", "before", "after")
@@ -171,27 +172,27 @@ def _counts(outcomes: Iterable[Row]) -> dict[int, Count]:
     return counts
 
 
-def _rendered(sink: RecordSink, delivery: Delivery, connector: str, *, processed: bool) -> dict[str, Column]:
+def _rendered(sink: RecordSink, rendering: Rendering) -> dict[str, Column]:
     """What tasks are given, by name. Built once: each expression costs many calls into the JVM."""
-    columns = canonical(sink.columns(), processed=processed)
+    columns = canonical(sink.columns(), processed=rendering.processed)
     for name, empty in NEVER_NULL.items():
         if name in columns:
             columns[name] = F.expr(f"coalesce({name}, {empty})").alias(name)
     if sink.wants_value():
-        columns["value"] = value_column(sink.envelope, delivery, connector, processed=processed).alias("value")
+        columns["value"] = value_column(sink.envelope, rendering).alias("value")
     for name, template in sink.routes().items():
-        columns[name] = route_column(template, delivery, connector, processed=processed).alias(name)
-    if processed:
-        columns |= {name: _routed(sink, name, columns).alias(name) for name in sink.routed()}
+        columns[name] = route_column(template, rendering).alias(name)
+    if rendering.processed:
+        columns |= {name: _routed(sink, name, columns, rendering).alias(name) for name in sink.routed()}
     return columns
 
 
-def _routed(sink: RecordSink, name: str, columns: Mapping[str, Column]) -> Column:
+def _routed(sink: RecordSink, name: str, columns: Mapping[str, Column], rendering: Rendering) -> Column:
     """What a processor said of a record's way, or else what the sink says."""
     own, said = sink.routed()[name], F.col("route")[sink.routed()[name]]
     if name in columns:
         return F.coalesce(said, columns[name])
-    return F.coalesce(said, F.col("key")) if own == "key" else said
+    return F.coalesce(said, key_column(sink.envelope, rendering)) if own == "key" else said
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:

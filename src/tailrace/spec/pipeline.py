@@ -14,8 +14,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from tailrace.change import LANES
-from tailrace.config import MIB, ByteSize, Duration, Model
-from tailrace.contracts import Processor
+from tailrace.config import MIB, POSITION_FIELDS, ByteSize, Duration, Model, Reference, parse_template
+from tailrace.contracts import UNKNOWN, Processor, Provenance, RecordSink
 from tailrace.contracts.entries import ConnectorEntry, ProcessorEntry
 from tailrace.registry import SINKS, SOURCES
 from tailrace.spec import later
@@ -176,6 +176,8 @@ class PipelineSpec(Model):
             _refuse_equal_ids(sink.id, chain)
             if sink.mirrors():
                 _refuse_broken_mirror(sink.id, chain)
+            if isinstance(sink, RecordSink) and "source" in info.data:
+                _refuse_unknown_members(sink, _provenance(info.data["source"].config))
         return sinks
 
 
@@ -205,6 +207,11 @@ class Pipeline(Model):
         return cast(_Identified, self.source).id
 
     @property
+    def provenance(self) -> Provenance:
+        """What records say of where their changes come from."""
+        return _provenance(self.source)
+
+    @property
     def sinks(self) -> tuple[Sink, ...]:
         """The sinks, ready to be prepared and opened."""
         return tuple(cast("Sink", entry.config) for entry in self.spec.sinks)
@@ -230,6 +237,23 @@ def _refuse_broken_mirror(sink: str, chain: tuple[Processor, ...]) -> None:
             context = {"sink": sink, "id": each.id, "reason": reason, "hint": hint}
             message = "behind '{id}' the tables of '{sink}' would not equal their source: {reason}"
             raise PydanticCustomError("config.breaks_mirror", message, context)
+
+
+def _refuse_unknown_members(sink: RecordSink, provenance: Provenance) -> None:
+    """A template names a member of `source` that only other kinds of sources have."""
+    for name, template in sink.routes().items():
+        for part in parse_template(template):
+            if isinstance(part, Reference) and part.path[0] == "source" and part.path[1] in POSITION_FIELDS:
+                known = provenance.templates()
+                if part.path[1] not in known:
+                    hint = "use one of " + ", ".join(f"`${{source.{each}}}`" for each in known)
+                    context = {"sink": sink.id, "name": name, "member": part.path[1], "hint": hint}
+                    message = "`{name}` of '{sink}': changes of this source have no `source.{member}`"
+                    raise PydanticCustomError("config.bad_template", message, context)
+
+
+def _provenance(source: Model) -> Provenance:
+    return getattr(source, "provenance", UNKNOWN)
 
 
 class _Identified(Protocol):

@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from tailrace.capture.postgres.provenance import PROVENANCE
 from tailrace.errors import RETRYABLE
 from tailrace.sinks.file import FileSink
 from tailrace.spark.query import DeliveryProgress
@@ -36,7 +37,7 @@ def test_a_sink_that_never_started_has_no_lag(tmp_path: Path) -> None:
     [entry] = pipeline.spec.sinks
     no_spark: Any = None
     config: Any = entry.config
-    runner = SinkRunner(no_spark, pipeline, entry.type, config, Platform(data_dir=tmp_path), "postgresql")
+    runner = SinkRunner(no_spark, pipeline, entry.type, config, Platform(data_dir=tmp_path), PROVENANCE)
     status = runner.status(head=7730)
     assert (status.state, status.offset, status.lag_rows, status.lag_s) == ("starting", None, None, None)
 
@@ -73,7 +74,7 @@ def test_a_full_disk_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:
     assert isinstance(sink, FileSink)
     platform = Platform.from_document({"data_dir": str(tmp_path / "data"), "retry": {"initial": "50ms", "max": "50ms"}})
     shop = Shop(Layout(platform.data_dir).log("shop"))
-    runner = SinkRunner(spark, pipeline, "file", sink, platform, "postgresql")
+    runner = SinkRunner(spark, pipeline, "file", sink, platform, PROVENANCE)
     with no_space_for(spark):
         runner.start()
         shop.commit(2)

@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
+from tailrace.capture.postgres.provenance import PROVENANCE
 from tailrace.changelog import LogReader, LogWriter
 from tailrace.contracts import Delivery
 from tailrace.sinks.iceberg import IcebergSink
@@ -60,7 +61,7 @@ spec:
             log,
             pipeline.sinks[0],
             Delivery(pipeline.name, pipeline.metadata.tenant, "shop"),
-            connector="postgresql",
+            provenance=PROVENANCE,
             state_dir=self.layout.sink(pipeline.name, "lake"),
         )
         end = LogReader(log).end

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tailrace.capture.postgres.deployment import ServerObject
     from tailrace.capture.postgres.snapshot.visibility import Visibility
     from tailrace.capture.postgres.stream import PostgresStream
-    from tailrace.contracts import ChunkId, Extent, Frame, Staged
+    from tailrace.contracts import ChunkId, Extent, Frame, Provenance, Staged
     from tailrace.control import Store
     from tailrace.schema import TableSchema
 
@@ -162,7 +162,14 @@ class PostgresSource(Model):
     @property
     def connector(self) -> str:
         """How envelopes name this kind of source."""
-        return "postgresql"
+        return self.provenance.connector
+
+    @property
+    def provenance(self) -> Provenance:
+        """What records say of this kind of source."""
+        from tailrace.capture.postgres.provenance import PROVENANCE
+
+        return PROVENANCE
 
     @property
     def slot_name(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
@@ -119,8 +119,10 @@ class KafkaSink(RecordSink):
         AfterValidator(_safe_settings),
     ] = Field(default_factory=dict)
 
+    carries_tombstones: ClassVar[bool] = True
+
     def columns(self) -> tuple[str, ...]:
-        return ("seq", "schema", "table", "key", "position")
+        return ("seq", "schema", "table", "key", "position", *(("op",) if self.wants_tombstones else ()))
 
     def routes(self) -> dict[str, str]:
         routes = {} if self.static_topic() is not None else {"topic": self.topic}

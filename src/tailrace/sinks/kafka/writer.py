@@ -132,6 +132,7 @@ class KafkaWriter:
             self._send(producer, name, mine)
 
     def _send(self, producer: Producer, topic: str, chunk: pa.RecordBatch) -> None:
+        chunk = _with_tombstones(chunk, self._keys(chunk)) if "op" in chunk.schema.names else chunk
         values = chunk.column("value").cast(pa.binary()).to_pylist()
         keys = self._keys(chunk).cast(pa.binary()).to_pylist()
         report = partial(self._failed, chunk)
@@ -162,7 +163,9 @@ class KafkaWriter:
     def _failed(self, chunk: pa.RecordBatch, error: KafkaError, message: Message) -> None:
         if self._failures and error.code() in HEALS:
             return
-        row = pc.index(chunk.column("value").cast(pa.binary()), message.value()).as_py()
+        tombstone = message.value() is None
+        sent, found = (self._keys(chunk), message.key()) if tombstone else (chunk.column("value"), message.value())
+        row = pc.index(sent.cast(pa.binary()), found).as_py()
         self._note(kafka_error(error, "the record was not delivered", place(chunk, max(row, 0))))
 
     def _poll(self, producer: Producer) -> None:
@@ -207,6 +210,18 @@ def place(batch: pa.RecordBatch, row: int) -> str:
     """`schema.table at position`, for errors."""
     names = (batch.column(name)[row].as_py() for name in ("schema", "table", "position"))
     return "{}.{} at {}".format(*names)
+
+
+def _with_tombstones(chunk: pa.RecordBatch, keys: Any) -> pa.RecordBatch:
+    """A row without a value behind each delete that has a key: what a compacted topic forgets the key by."""
+    deletes = np.asarray(pc.and_(pc.equal(chunk.column("op"), pa.scalar("d")), pc.is_valid(keys)))
+    if not deletes.any():
+        return chunk
+    rows: Any = np.repeat(np.arange(chunk.num_rows), 1 + deletes)
+    tombstones = np.append(False, rows[1:] == rows[:-1])
+    twice = chunk.take(pa.array(rows, pa.int64()))
+    values = pc.if_else(pa.array(tombstones), pa.scalar(None, pa.string()), twice.column("value"))
+    return twice.set_column(twice.schema.get_field_index("value"), "value", values)
 
 
 def _allowed(chunk: pa.RecordBatch) -> int:

@@ -111,8 +111,14 @@ class Supervisor:
         self._spark = open_for(sinks, self._platform.spark, self._layout.spark_log, ui)
         for pipeline in self._pipelines:
             for entry in pipeline.spec.sinks:
-                connector = pipeline.source.connector  # type: ignore[attr-defined]
-                runner = SinkRunner(self._spark, pipeline, entry.type, entry.config, self._platform, connector)  # type: ignore[arg-type]
+                runner = SinkRunner(
+                    self._spark,
+                    pipeline,
+                    entry.type,
+                    entry.config,  # type: ignore[arg-type]
+                    self._platform,
+                    pipeline.provenance,
+                )
                 self._runners.append(runner)
                 runner.start()
         for name, tap in self._taps.items():

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pyspark.sql import SparkSession
 
 from tailrace.backoff import Backoff
-from tailrace.contracts import Delivery, Sink
+from tailrace.contracts import Delivery, Provenance, Sink
 from tailrace.errors import Action, SparkError, TailraceError, decide
 from tailrace.machine.space import full_disk
 from tailrace.sinks.tables import Care
@@ -40,12 +40,12 @@ class SinkRunner(threading.Thread):
         kind: str,
         sink: Sink,
         platform: Platform,
-        connector: str,
+        provenance: Provenance,
     ) -> None:
         super().__init__(name=f"{pipeline.name}/{sink.id}", daemon=True)
         self.pipeline, self.sink, self.kind = pipeline.name, sink, kind
         self.source_id = pipeline.source_id
-        self._spark, self._document, self._connector = spark, pipeline, connector
+        self._spark, self._document, self._provenance = spark, pipeline, provenance
         self._layout = Layout(platform.data_dir)
         self._backlog = Backlog(self._layout.log(self.source_id))
         self._backoff = Backoff(*platform.retry.seconds())
@@ -133,7 +133,7 @@ class SinkRunner(threading.Thread):
             self._layout.log(self.source_id),
             self.sink,
             Delivery(document.name, document.metadata.tenant, document.source_id, self._halt.is_set),
-            connector=self._connector,
+            provenance=self._provenance,
             state_dir=self._layout.sink(document.name, self.sink.id),
             batch=document.spec.batch,
             sharding=document.spec.sharding,
