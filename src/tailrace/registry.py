@@ -100,6 +100,7 @@ PROCESSORS = Shelf(
     {
         "javascript": "tailrace.processors.javascript:JavaScriptProcessor",
         "python": "tailrace.processors.python:PythonProcessor",
+        "sql": "tailrace.processors.sql:SqlProcessor",
         "synthetic": "tailrace.processors.synthetic:SyntheticProcessor",
     },
     frozenset(),
