@@ -43,8 +43,8 @@ class UserError(Exception):
         self.reason, self.code, self.said = reason, code, said
 
 
-class UserProcessor(Processor):
-    """What documents say of any user code."""
+class ForTables(Processor):
+    """A processor that some tables go through, and that may add columns to them."""
 
     tables: Annotated[
         tuple[str, ...],
@@ -54,18 +54,11 @@ class UserProcessor(Processor):
             examples=[["shop.orders", "billing.*"]],
         ),
     ] = ()
-    row_wise: Annotated[
-        bool,
-        Field(
-            description="Your promise that what becomes of a change depends on its table, key and `after` alone, and "
-            "that it keeps its key: needed before tables that equal their source."
-        ),
-    ] = False
     columns: Annotated[
         dict[str, str] | None,
         Field(
-            description="The columns it adds or whose kind it changes, needed before tables of a lake: `{}` for none. "
-            f"What else it adds is gathered in the JSON column `{UNDECLARED}`. Absent: nobody knows before it ran.",
+            description="The columns it adds or whose kind it changes, by name: needed before tables of a lake, `{}` "
+            "for none. Absent: nobody knows before it ran.",
             examples=[{"priority": "text", "tax": "decimal(12,2)"}],
         ),
     ] = None
@@ -77,38 +70,28 @@ class UserProcessor(Processor):
             Kind.parse(text)
         return columns
 
-    def preserves(self) -> frozenset[Trait]:
-        return frozenset({"key"}) if self.row_wise else frozenset()
-
-    def breaks_mirror(self) -> str | None:
-        promise = "it is not declared `row_wise: true`: an outcome by table, key and `after` alone"
-        return None if self.row_wise else promise
-
     def concerns(self, schema: str, table: str) -> bool:
         """Whether changes of a table go through it."""
         names = (f"{schema}.{table}", table)
         return not self.tables or any(fnmatchcase(name, pattern) for pattern in self.tables for name in names)
 
-    def shape(self, table: TableSchema) -> TableSchema | None:
-        if not self.concerns(table.schema, table.table):
-            return table
-        if self.columns is None:
-            return None
-        own = {name: Column(name, kind, kind=Kind.parse(kind)) for name, kind in self.columns.items()}
-        own[UNDECLARED] = Column(UNDECLARED, "json", kind=Kind("json"))
-        kept = tuple(_retyped(column, own.pop(column.name, None)) for column in table.columns)
-        return replace(table, columns=(*kept, *own.values()))
-
-    def unsent(self, columns: Iterable[str], table: TableSchema) -> tuple[str, ...]:
-        """Any declared column may have been made of one that was not sent."""
-        names = tuple(columns)
-        made = self.columns or {} if self.concerns(table.schema, table.table) else {}
-        return tuple(dict.fromkeys((*names, *made))) if names else ()
+    def declared(self) -> dict[str, Column]:
+        """The columns that it declares."""
+        kinds = (self.columns or {}).items()
+        return {name: Column(name, kind, kind=Kind.parse(kind)) for name, kind in kinds}
 
 
-class UserCode(UserProcessor, BatchProcessor):
-    """User code over batches of changes."""
+class UserCode(ForTables, BatchProcessor):
+    """User code over batches of changes. With `columns`, what else it adds is gathered in the JSON column
+    `_undeclared`."""
 
+    row_wise: Annotated[
+        bool,
+        Field(
+            description="Your promise that what becomes of a change depends on its table, key and `after` alone, and "
+            "that it keeps its key: needed before tables that equal their source."
+        ),
+    ] = False
     on_error: Annotated[
         Literal["fail", "dlq", "skip"],
         Field(
@@ -124,6 +107,29 @@ class UserCode(UserProcessor, BatchProcessor):
             context = {"hint": "use `fail` or `skip`"}
             raise PydanticCustomError("config.not_yet", "dead letters are planned and not there yet", context)
         return on_error
+
+    def preserves(self) -> frozenset[Trait]:
+        return frozenset({"key"}) if self.row_wise else frozenset()
+
+    def breaks_mirror(self) -> str | None:
+        promise = "it is not declared `row_wise: true`: an outcome by table, key and `after` alone"
+        return None if self.row_wise else promise
+
+    def shape(self, table: TableSchema) -> TableSchema | None:
+        if not self.concerns(table.schema, table.table):
+            return table
+        if self.columns is None:
+            return None
+        own = self.declared()
+        own[UNDECLARED] = Column(UNDECLARED, "json", kind=Kind("json"))
+        kept = tuple(_retyped(column, own.pop(column.name, None)) for column in table.columns)
+        return replace(table, columns=(*kept, *own.values()))
+
+    def unsent(self, columns: Iterable[str], table: TableSchema) -> tuple[str, ...]:
+        """Any declared column may have been made of one that was not sent."""
+        names = tuple(columns)
+        made = self.columns or {} if self.concerns(table.schema, table.table) else {}
+        return tuple(dict.fromkeys((*names, *made))) if names else ()
 
     @abstractmethod
     def load(self, place: Place) -> Code:

@@ -132,10 +132,15 @@ class RecordCarrier(Carrier):
             jvm.compile_plans(frame.sparkSession, few=few)
         rows = frame.filter(F.col("seq") >= span.start)
         if self._chain.has_frames:
-            rows = self._chain.behind(rows, self._reader(span.start).schemas).select(*self._columns)
+            rows = self._in_order(self._chain.behind(rows, self._reader(span.start).schemas), span)
         if self._sharding is not None:
             rows = self._by_value(self._sharding, rows, span)
         return self._mapped(rows).collect()
+
+    def _in_order(self, rows: DataFrame, span: Span) -> DataFrame:
+        """Frames may have moved rows: all of one lane into one task again, in order."""
+        tasks = len(self._reader(span.start).slices(span.start, span.end, self._tasks))
+        return rows.repartition(tasks, "lane").sortWithinPartitions("seq", "part").select(*self._columns)
 
     def _by_value(self, sharding: ValueSharding, rows: DataFrame, span: Span) -> DataFrame:
         """All rows of one value into one task, in order. A range that must stay whole (a truncate) does."""

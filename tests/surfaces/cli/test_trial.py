@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from tailrace.changelog import LogWriter
@@ -173,6 +174,22 @@ def test_an_error_says_all_it_knows(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert "error[processor.failed] 'enrich' failed with Error at line 3, column 27: Error: id 1" in done.stderr
     assert "at public.orders, c at offset 0" in done.stderr
+
+
+def test_a_query_in_the_chain(spark: SparkSession, tmp_path: Path) -> None:
+    file = document(tmp_path, ENRICH)
+    query = "{type: sql, query: 'SELECT after.*, after.id * 2 AS twice FROM changes WHERE after.total < 100'}"
+    file.write_text(file.read_text().replace("  processors:\n", f"  processors:\n    - {query}\n", 1))
+    done = tailrace(file, "--input", samples(tmp_path, *SAMPLES), "--sink", "plain", "--twice")
+    assert done.exit_code == 0, (done.stdout, done.stderr)
+    assert done.stdout.splitlines() == [
+        'public.orders  c  {"id": 1}  changed',
+        "  + after.twice  2",
+        'public.orders  c  {"id": 2}  dropped by sql: where',
+        'public.orders  d  {"id": 1}  unchanged',
+        "3 changes: 1 changed, 1 dropped, 1 unchanged, 0 made",
+        "the same when tried again, in other ways",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,11 @@ import pyarrow.compute as pc
 from tailrace.contracts import Place, Processor, Sink
 from tailrace.errors import ConfigError
 from tailrace.processors.chain import ROW_OPS, Chain, OpenChain, shaped, with_columns
+from tailrace.processors.frames import FrameProcessor
 from tailrace.processors.javascript.process import ENGINES
 from tailrace.processors.outcome import members
 from tailrace.spec import Pipeline
+from tailrace.supervisor.trial.frames import framed
 from tailrace.supervisor.trial.samples import Samples
 
 IMAGES = ("key", "before", "after")
@@ -152,7 +154,7 @@ class _Run:
         place = self.place
         for each in self.processors:
             settle = OpenChain([(each.id, _as_it_is)], mirror=place.mirror, deletes=place.mirror)
-            self._steps.append((each.id, Chain((each,)).open(place, keep_dropped=True), settle))
+            self._steps.append((each.id, _marking(each, place), settle))
             place = shaped(place, each)
 
     def __call__(self, batch: pa.RecordBatch) -> None:
@@ -169,6 +171,13 @@ class _Run:
         rows = sorted(self.rows.get(change["seq"], []), key=lambda row: row["part"] is not None)
         by, reason = self.drops.get((change["seq"], change.get("part")), ("", ""))
         return Result({"part": None, **change}, tuple(rows), by, reason)
+
+
+def _marking(processor: Processor, place: Place) -> OpenChain:
+    """The processor alone: what it drops stays, with the reason."""
+    if isinstance(processor, FrameProcessor):
+        return OpenChain([(processor.id, framed(processor, place))], mirror=place.mirror, keep_dropped=True)
+    return Chain((processor,)).open(place, keep_dropped=True)
 
 
 def _as_it_is(batch: pa.RecordBatch) -> pa.RecordBatch:

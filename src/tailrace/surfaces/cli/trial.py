@@ -39,8 +39,8 @@ def test(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Run the processors before a sink on sample changes, and show what becomes of each. It writes nothing and opens no
-    connection. Exit code 1 where a second try says something else."""
+    """Run the processors before a sink on sample changes, and show what becomes of each. It writes nothing, and reads
+    nothing but what queries look into. Exit code 1 where a second try says something else."""
     if (input_ is None) == (from_log is None):
         raise typer.BadParameter("give one of --input and --from-log", param_hint="--input")
     with guard(as_json):
