@@ -25,14 +25,16 @@ from benchmarks.profile import Profiler
 from benchmarks.report import Report
 from benchmarks.snapshot import snapshot
 from benchmarks.stage import Table, open_stage
-from benchmarks.throughput import Throughput
+from benchmarks.throughput import CHAIN, Throughput
+from benchmarks.trickle import trickle
 from benchmarks.waiting import say
 from tailrace.errors import TailraceError
+from tailrace.testing.servers import KafkaBroker
 
-NAMES = ("tap", "road", "latency", "idle", "snapshot", "load", "memory", "lake", "freshness")
-LONG = ("load", "memory", "lake", "freshness")
-ON_THE_STREAM = {"tap", "road", "latency", "idle"}
-NEED_PIPELINE = {"road", "latency", "idle"}
+NAMES = ("tap", "road", "chain", "latency", "idle", "snapshot", "trickle", "load", "memory", "lake", "freshness")
+LONG = ("chain", "trickle", "load", "memory", "lake", "freshness")
+ON_THE_STREAM = {"tap", "road", "chain", "latency", "idle"}
+NEED_PIPELINE = {"road", "chain", "latency", "idle"}
 WIDTH = 180
 
 
@@ -61,9 +63,12 @@ def _run(names: set[str], options: argparse.Namespace, folder: Path) -> Report:
     if "snapshot" in names:
         with open_stage(folder) as stage:
             report.add(*snapshot(stage, options.rows, options.passes))
+    if "trickle" in names:
+        with open_stage(folder) as stage:
+            report.add(*trickle(stage, options.seconds, options.warm_up))
     if "load" in names:
         with open_stage(folder) as stage:
-            report.add(*load(stage, options.rows, options.passes, options.formats))
+            report.add(*load(stage, options.rows, options.passes, options.formats, profiler))
     if "memory" in names:
         with open_stage(folder) as stage:
             report.add(*memory(stage, options.rows))
@@ -82,10 +87,13 @@ def _run_on_standard_table(
     with ExitStack() as stack:
         stage = stack.enter_context(open_stage(folder))
         table = Table(stage.dsn, "standard")
-        pipeline = stack.enter_context(open_pipeline(stage, table)) if names & NEED_PIPELINE else None
-        if names & {"tap", "road"}:
-            road = pipeline if "road" in names else None
-            measured = Throughput(stage, table, road, alone="tap" in names, profiler=profiler)
+        broker = stack.enter_context(KafkaBroker()) if names & NEED_PIPELINE else None
+        pipeline = stack.enter_context(open_pipeline(stage, broker, table)) if broker is not None else None
+        if names & {"tap", "road", "chain"}:
+            roads = [pipeline] if pipeline is not None and names & {"road", "chain"} else []
+            if broker is not None and "chain" in names:
+                roads.append(stack.enter_context(open_pipeline(stage, broker, table, "chain", CHAIN)))
+            measured = Throughput(stage, table, roads, alone="tap" in names, profiler=profiler)
             report.add(*measured.run(options.rows, options.passes))
         if pipeline is not None and "latency" in names:
             report.add(*latency(pipeline, options.seconds, options.warm_up))
@@ -112,10 +120,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of a throughput pass (%(default)s)")
     parser.add_argument("--passes", type=int, default=2, help="throughput passes; the best counts (%(default)s)")
     parser.add_argument(
-        "--warm-up", type=float, default=120.0, help="seconds before the window of latency and freshness (%(default)s)"
+        "--warm-up",
+        type=float,
+        default=120.0,
+        help="seconds before the window of latency, trickle and freshness (%(default)s)",
     )
     parser.add_argument(
-        "--seconds", type=float, default=20.0, help="window of latency, idle and freshness (%(default)s)"
+        "--seconds", type=float, default=20.0, help="window of latency, idle, trickle and freshness (%(default)s)"
     )
     parser.add_argument(
         "--formats", nargs="+", choices=FORMATS, default=FORMATS, help="of load, lake and freshness (all)"

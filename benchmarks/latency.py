@@ -10,11 +10,12 @@ from statistics import quantiles
 from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.meter import Meter
-from benchmarks.pipeline import TOPIC, Pipeline
+from benchmarks.pipeline import TOPIC, Pipeline, open_consumer, topic_ends
 from benchmarks.report import Bar, Measurement
 from benchmarks.stage import Table
 from benchmarks.waiting import say
 from tailrace.errors import SetupError
+from tailrace.testing.servers import KafkaBroker
 
 TRANSACTIONS_PER_S = 200
 ROWS = 5
@@ -47,12 +48,12 @@ class Workload(threading.Thread):
 def latency(pipeline: Pipeline, seconds: float, warm_up: float) -> tuple[list[Measurement], list[Bar]]:
     """Commit to consumer, for what was committed in `seconds` after `warm_up` seconds of the same."""
     say(f"latency: {TRANSACTIONS_PER_S} transactions/s of {ROWS} rows for {warm_up + seconds:g} s")
-    consumer = _consumer_at_the_end(pipeline)
+    consumer = consumer_at_the_end(pipeline.broker, TOPIC)
     workload = Workload(pipeline.table, warm_up + seconds)
     began = time.time()
     with Meter(pipeline.roles()) as meter:
         workload.start()
-        seen = _consume(consumer, workload)
+        seen = consume(consumer, workload)
     consumer.close()
     window = [arrived - at for at, arrived in seen if at >= (began + warm_up) * 1e6]
     cuts = quantiles((each / 1000 for each in window), n=100)
@@ -75,14 +76,15 @@ def idle(pipeline: Pipeline, seconds: float) -> tuple[list[Measurement], list[Ba
     return [Measurement("idle", 0, usage)], [Bar("idle CPU", percent, "≤", IDLE_PERCENT, "% of a core")]
 
 
-def _consumer_at_the_end(pipeline: Pipeline) -> Consumer:
-    consumer = pipeline.consumer()
-    consumer.assign([TopicPartition(TOPIC, partition, end) for partition, end in pipeline.ends()])
+def consumer_at_the_end(broker: KafkaBroker, topic: str) -> Consumer:
+    """Sees what comes to the topic from now on."""
+    consumer = open_consumer(broker)
+    consumer.assign([TopicPartition(topic, partition, end) for partition, end in topic_ends(consumer, topic)])
     consumer.poll(1.0)
     return consumer
 
 
-def _consume(consumer: Consumer, workload: Workload) -> list[tuple[int, int]]:
+def consume(consumer: Consumer, workload: Workload) -> list[tuple[int, int]]:
     """(commit, arrival) in microseconds of one clock, for every row of the workload."""
     seen: list[tuple[int, int]] = []
     heard = time.monotonic()

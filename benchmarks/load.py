@@ -16,6 +16,7 @@ from benchmarks.freshness import lake_offset
 from benchmarks.lake import document, sink_of
 from benchmarks.meter import Meter
 from benchmarks.pipeline import Running
+from benchmarks.profile import Profiler
 from benchmarks.report import Bar, Measurement, best
 from benchmarks.stage import COLUMNS, Stage, Table
 from benchmarks.waiting import say, until
@@ -39,7 +40,9 @@ LOAD_S = 1800.0
 DRIVER = ("org.postgresql", "postgresql", "42.7.8")
 
 
-def load(stage: Stage, rows: int, passes: int, formats: Sequence[str]) -> tuple[list[Measurement], list[Bar]]:
+def load(
+    stage: Stage, rows: int, passes: int, formats: Sequence[str], profiler: Profiler
+) -> tuple[list[Measurement], list[Bar]]:
     small, large = Table(stage.dsn, "load_small"), Table(stage.dsn, "load_large")
     say(f"load: writing {TIMES * rows:,} rows")
     small.write(SMALL)
@@ -50,7 +53,7 @@ def load(stage: Stage, rows: int, passes: int, formats: Sequence[str]) -> tuple[
     bars: list[Bar] = []
     for kind in formats:
         for number in range(passes):
-            pair = _pair(stage, kind, number, small, large)
+            pair = _pair(stage, kind, number, small, large, profiler)
             found += pair
             say(", ".join(f"{each.name}: {each.rows_per_s:,.0f} rows/s" for each in pair))
         ratio = best(found, f"{kind} load").rows_per_s / best(found, f"{kind} jdbc").rows_per_s
@@ -60,12 +63,12 @@ def load(stage: Stage, rows: int, passes: int, formats: Sequence[str]) -> tuple[
     return found, bars
 
 
-def _pair(stage: Stage, kind: str, number: int, small: Table, large: Table) -> list[Measurement]:
+def _pair(stage: Stage, kind: str, number: int, small: Table, large: Table, profiler: Profiler) -> list[Measurement]:
     """Ours, then the job, each into a table of its own; afterwards both must have the same rows."""
     place = stage.folder / f"load-{number}"
     place.mkdir(exist_ok=True)
     config = document(kind, "upsert", place)
-    ours = _ours(stage, kind, config, f"load_{kind}_{number}", small, large)
+    ours = _ours(stage, kind, config, f"load_{kind}_{number}", small, large, profiler)
     sink = sink_of(kind, config)
     jar = next(fetch_jars(*DRIVER, transitive=False).glob("*.jar"))
     settings = settings_for([sink])
@@ -81,12 +84,18 @@ def _pair(stage: Stage, kind: str, number: int, small: Table, large: Table) -> l
     return [ours, Measurement(f"{kind} jdbc", large.written, meter.usage())]
 
 
-def _ours(stage: Stage, kind: str, config: dict[str, object], name: str, small: Table, large: Table) -> Measurement:
+def _ours(
+    stage: Stage, kind: str, config: dict[str, object], name: str, small: Table, large: Table, profiler: Profiler
+) -> Measurement:
     run = Running(stage, small, name, kind.rstrip("23"), {**config, "id": "lake"}, [large])
     try:
         run.wait_for_stream()
         _read(run, small)
-        with Meter(run.roles()) as meter:
+        with (
+            profiler.threads(f"{kind} load, spark jvm", run.pids("spark jvm")[0]),
+            profiler.of(f"{kind} load, spark workers", run.pids("spark workers")),
+            Meter(run.roles()) as meter,
+        ):
             _read(run, large)
     finally:
         run.close()
@@ -99,9 +108,9 @@ def _read(run: Running, table: Table) -> None:
     ledger, log = SnapshotLedger(Store(run.layout.store)), run.layout.log(run.name)
     asked = [TableRequest("public", table.name)]
     number = ledger.request(run.name, "bench", asked, log_id=LogReader(log).log_id, since=0)
-    until(lambda: run.is_alive() and ledger.run(number).state != "active", "the snapshot", seconds=LOAD_S, every=0.02)
+    until(lambda: run.is_alive() and ledger.run(number).state != "active", "the snapshot", seconds=LOAD_S, every=0.2)
     say(f"{run.name}: {table.name} is in the log")
-    until(lambda: run.is_alive() and lake_offset(run) >= head(log), "the lake has it", seconds=LOAD_S, every=0.02)
+    until(lambda: run.is_alive() and lake_offset(run) >= head(log), "the lake has it", seconds=LOAD_S, every=0.2)
 
 
 def _job(spark: SparkSession, stage: Stage, sink: LakeSink, table: Table) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,6 +117,11 @@ def family(named: Mapping[int, str]) -> Iterator[tuple[int, str]]:
         waiting += [(child, role) for child in children.get(pid, ())]
 
 
+def proportional_mib(pids: Iterable[int]) -> float:
+    """Memory of processes together, where a page that several share counts once (PSS)."""
+    return sum(map(_pss_mib, pids))
+
+
 def thread_cpu_s(pid: int) -> dict[str, float]:
     """CPU-seconds by thread name, numbers in names left out."""
     spent: dict[str, float] = {}
@@ -153,6 +158,14 @@ def _peak_mib(pid: int) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def _pss_mib(pid: int) -> float:
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 1024
     return 0.0
 
 

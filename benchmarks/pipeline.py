@@ -35,10 +35,18 @@ class Running:
     """`tailrace run` with a pipeline from the standard table to one sink."""
 
     def __init__(
-        self, stage: Stage, table: Table, name: str, kind: str, sink: dict[str, object], others: Sequence[Table] = ()
+        self,
+        stage: Stage,
+        table: Table,
+        name: str,
+        kind: str,
+        sink: dict[str, object],
+        others: Sequence[Table] = (),
+        processors: Sequence[dict[str, object]] = (),
     ) -> None:
         """`others` are captured too."""
         self._stage, self.table, self.name, self._others = stage, table, name, others
+        self._processors = list(processors)
         self.slot = f"tailrace_{name}"
         self.layout = Layout(stage.folder / f"data-{name}")
         self.documents = self._documents(kind, sink)
@@ -89,6 +97,7 @@ class Running:
             "metadata": {"name": self.name, "tenant": "bench"},
             "spec": {
                 "source": {"type": "postgres", "config": source},
+                "processors": self._processors,
                 "sinks": [{"type": kind, "config": sink}],
             },
         }
@@ -104,21 +113,25 @@ class Running:
 
 
 class Pipeline(Running):
-    """A running pipeline from the standard table to a topic."""
+    """A running pipeline from the standard table to a topic of its name."""
 
-    def __init__(self, stage: Stage, broker: KafkaBroker, table: Table) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        broker: KafkaBroker,
+        table: Table,
+        name: str = TOPIC,
+        processors: Sequence[dict[str, object]] = (),
+    ) -> None:
         self.broker = broker
-        super().__init__(stage, table, "road", "kafka", {"id": "kafka", "brokers": broker.bootstrap, "topic": TOPIC})
-        self._offsets = self.consumer()
-
-    def consumer(self) -> Consumer:
-        return Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "bench", "enable.auto.commit": False})
+        sink: dict[str, object] = {"id": "kafka", "brokers": broker.bootstrap, "topic": name}
+        super().__init__(stage, table, name, "kafka", sink, processors=processors)
+        self._offsets = open_consumer(broker)
 
     def warm(self) -> None:
         """Carry a few changes, then many, so that Spark, its workers and the producer are there, and the plans for
         small and for large batches."""
         self.wait_for_stream()
-        until(self._answers, "the topic has leaders", seconds=60)
         for rows in (*[WARM_ROWS] * WARM_TRANSACTIONS, *[2 * jvm.FEW] * WARM_BATCHES):
             self.table.write(rows, rows)
             until(self._caught_up, "the pipeline delivers", seconds=START_S)
@@ -126,14 +139,7 @@ class Pipeline(Running):
 
     def delivered(self) -> int:
         """Records acknowledged in the topic."""
-        return sum(end for _, end in self.ends())
-
-    def ends(self) -> list[tuple[int, int]]:
-        """(partition, offset after its last record)."""
-        return [
-            (number, self._offsets.get_watermark_offsets(TopicPartition(TOPIC, number), timeout=10)[1])
-            for number in range(PARTITIONS)
-        ]
+        return sum(end for _, end in topic_ends(self._offsets, self.name))
 
     def roles(self) -> dict[int, str]:
         return super().roles() | {self.broker.pid: "broker"}
@@ -142,30 +148,52 @@ class Pipeline(Running):
         self._offsets.close()
         super().close()
 
-    def _answers(self) -> bool:
-        with suppress(KafkaException):
-            return self.delivered() == 0
-        return False
-
     def _caught_up(self) -> bool:
         return self.is_alive() and self.delivered() >= self.table.written
 
 
+def open_consumer(broker: KafkaBroker) -> Consumer:
+    return Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "bench", "enable.auto.commit": False})
+
+
+def topic_ends(consumer: Consumer, topic: str) -> list[tuple[int, int]]:
+    """(partition, offset after its last record)."""
+    return [
+        (number, consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=10)[1])
+        for number in range(PARTITIONS)
+    ]
+
+
 @contextmanager
-def open_pipeline(stage: Stage, table: Table) -> Iterator[Pipeline]:
-    """A broker and a warm pipeline into it."""
-    with KafkaBroker() as broker:
-        say("starting the pipeline")
-        _create_topic(broker)
-        pipeline = Pipeline(stage, broker, table)
-        try:
-            pipeline.warm()
-            yield pipeline
-        finally:
-            pipeline.close()
+def open_pipeline(
+    stage: Stage,
+    broker: KafkaBroker,
+    table: Table,
+    name: str = TOPIC,
+    processors: Sequence[dict[str, object]] = (),
+) -> Iterator[Pipeline]:
+    """A warm pipeline into a topic of the broker's."""
+    say(f"starting the pipeline {name}")
+    create_topic(broker, name)
+    pipeline = Pipeline(stage, broker, table, name, processors)
+    try:
+        pipeline.warm()
+        yield pipeline
+    finally:
+        pipeline.close()
 
 
-def _create_topic(broker: KafkaBroker) -> None:
+def create_topic(broker: KafkaBroker, name: str) -> None:
     """Made here, so that its ends can be asked for from the start."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(timeout=30)
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(timeout=30)
+    consumer = open_consumer(broker)
+    until(lambda: records(consumer, name) == 0, "the topic has leaders", seconds=60)
+    consumer.close()
+
+
+def records(consumer: Consumer, topic: str) -> int:
+    """How many records the topic has; -1 while not all of its partitions have leaders."""
+    with suppress(KafkaException):
+        return sum(end for _, end in topic_ends(consumer, topic))
+    return -1

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from benchmarks.meter import Usage
 
-ROLES = ("tap", "driver", "spark jvm", "spark workers", "broker", "walsender", "pg_recvlogical")
+ROLES = ("tap", "driver", "spark jvm", "spark workers", "connect", "broker", "walsender", "pg_recvlogical")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""`tap` and `road`: rows per second of the tap and of the whole road, as shares of `pg_recvlogical`'s.
+"""`tap`, `road` and `chain`: rows per second of the tap and of the whole road, as shares of `pg_recvlogical`'s, and of
+the road with processors, as a share of the road's.
 
 Each pass writes the rows while every reader's slot exists and every walsender is held, then lets the readers
 have the same WAL one after the other, in an order that alternates from pass to pass.
@@ -6,8 +7,9 @@ have the same WAL one after the other, in an order that alternates from pass to 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 from benchmarks.meter import Meter
 from benchmarks.pipeline import Pipeline
@@ -20,18 +22,24 @@ from benchmarks.waiting import say, until
 TAP_RATIO = 0.75
 TAP_CPU_S_PER_MILLION = 6.0
 ROAD_RATIO = 0.5
+CHAIN_PERCENT = 15.0
+CHAIN: tuple[dict[str, object], ...] = (
+    {"type": "filter", "fields": [{"path": "quantity", "op": "gte", "value": 0}]},
+    {"type": "transform", "mask": [{"columns": ["note"], "keep_last": 4}], "rename": {"title": "name"}},
+)
+"""What `chain` does to every row: all of them arrive."""
 WATERMARK_S = 0.03
 
 Reader = Callable[[], Measurement]
 
 
 class Throughput:
-    """Passes over one stage. With a pipeline it measures the road, and with `alone` the tap without Spark."""
+    """Passes over one stage. It measures each of `pipelines` by its name, and with `alone` the tap without Spark."""
 
     def __init__(
-        self, stage: Stage, table: Table, pipeline: Pipeline | None, *, alone: bool, profiler: Profiler
+        self, stage: Stage, table: Table, pipelines: Sequence[Pipeline], *, alone: bool, profiler: Profiler
     ) -> None:
-        self._stage, self._table, self._pipeline = stage, table, pipeline
+        self._stage, self._table, self._pipelines = stage, table, pipelines
         self._alone, self._profiler = alone, profiler
 
     def run(self, rows: int, passes: int) -> tuple[list[Measurement], list[Bar]]:
@@ -52,10 +60,9 @@ class Throughput:
             if tap is not None:
                 tap_sender = stack.enter_context(self._stage.held(tap.slot))
                 readers.append(lambda: tap.measure(rows, tap_sender, self._profiler))
-            if self._pipeline is not None:
-                pipeline = self._pipeline
-                road_sender = stack.enter_context(self._stage.held(pipeline.slot))
-                readers.append(lambda: self._road(pipeline, rows, road_sender))
+            for pipeline in self._pipelines:
+                sender = stack.enter_context(self._stage.held(pipeline.slot))
+                readers.append(partial(self._road, pipeline, rows, sender))
             say(f"pass {number + 1}: writing {rows:,} rows")
             self._table.write(rows)
             return [_told(reader) for reader in (reversed(readers) if number % 2 else readers)]
@@ -71,7 +78,7 @@ class Throughput:
         ):
             sender.release()
             until(lambda: pipeline.delivered() >= self._table.written, f"{rows} rows in the topic", every=WATERMARK_S)
-        return Measurement("road", rows, meter.usage())
+        return Measurement(pipeline.name, rows, meter.usage())
 
 
 def _told(reader: Reader) -> Measurement:
@@ -91,4 +98,7 @@ def _bars(found: list[Measurement]) -> list[Bar]:
         bars.append(Bar("tap CPU per million rows", cpu, "≤", TAP_CPU_S_PER_MILLION, "CPU-s"))
     if "road" in names:
         bars.append(Bar("road / pg_recvlogical", best(found, "road").rows_per_s / reference, "≥", ROAD_RATIO))
+    if "chain" in names:
+        cost = 1 - best(found, "chain").rows_per_s / best(found, "road").rows_per_s
+        bars.append(Bar("cost of filter, mask and rename", 100 * cost, "≤", CHAIN_PERCENT, "% of the road"))
     return bars

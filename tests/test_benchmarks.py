@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.meter import Meter, Usage
+from benchmarks.meter import Meter, Usage, proportional_mib
 from benchmarks.report import Bar, Measurement, Report, best
 
 ROOT = Path(__file__).parent.parent
@@ -77,6 +78,20 @@ def test_the_lake_is_measured_against_statements_by_hand(tmp_path: Path) -> None
 
 
 @pytest.mark.soak
+def test_a_trickle_is_measured_beside_debezium(tmp_path: Path) -> None:
+    results = bench(tmp_path, "trickle", "--seconds", "5", "--warm-up", "0")
+    measured = {each["name"]: each for each in results["measurements"]}
+    assert [*measured] == ["trickle, first minute", "trickle, warm", "debezium, first minute", "debezium, warm"]
+    for each in measured.values():
+        assert each["rows"] > 1000 * 4
+        assert 0 < each["more"]["p50_ms"] <= each["more"]["p99_ms"]
+        assert each["more"]["cores"] > 0
+        assert each["more"]["pss_mib"] > 100
+    bars = ["trickle, first minute", "trickle, warm", "trickle p99, warm", "trickle PSS"]
+    assert [bar["name"] for bar in results["bars"]] == bars
+
+
+@pytest.mark.soak
 def test_freshness_is_measured(tmp_path: Path) -> None:
     results = bench(tmp_path, "freshness", "--seconds", "5", "--warm-up", "5", "--formats", "iceberg3")
     [measured] = results["measurements"]
@@ -101,6 +116,19 @@ def test_a_meter_sees_the_cpu_time_of_a_role() -> None:
     assert usage.cpu_s["burner"] >= 0.25
     assert usage.cpu_s["burner"] <= usage.wall_s + 0.05
     assert usage.peak_mib["burner"] > 1
+
+
+def test_pages_that_processes_share_count_once() -> None:
+    taken = bytearray(os.urandom(64 << 20))
+    alone = proportional_mib([os.getpid()])
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    both = proportional_mib([os.getpid(), child])
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert alone >= len(taken) / (1 << 20)
+    assert both < alone + 32
 
 
 def test_a_measurement_may_be_shorter_than_a_millisecond() -> None:

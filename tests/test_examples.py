@@ -18,6 +18,8 @@ import pytest
 from confluent_kafka import Consumer
 
 from tailrace.spec import load_pipelines, load_platform
+from tailrace.supervisor.trial import Trial
+from tailrace.supervisor.trial.samples import from_file
 from tailrace.testing.servers import KafkaBroker, PostgresServer
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -56,6 +58,24 @@ def test_they_can_run_together() -> None:
 
 def test_the_platform_is_valid() -> None:
     assert load_platform(EXAMPLES / "platform.yaml", ENVIRON).spark.master == "local[2]"
+
+
+def test_the_script_of_enrich(tmp_path: Path) -> None:
+    [pipeline] = load_pipelines([EXAMPLES / "enrich.yaml"], ENVIRON)
+    orders = [{"id": 1, "total": "1500.00"}, {"id": 2, "total": "3.00"}]
+    lines = [{"table": "orders", "op": "c", "key": {"id": row["id"]}, "after": row} for row in orders]
+    lines += [{"table": "customers", "op": "d", "key": {"id": 1}}]
+    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    samples = from_file(tmp_path / "samples.jsonl", "shop")
+    trial = Trial.of(pipeline, None)
+    results = trial.run(samples)
+    assert [result.kept and result.kept["tags"] for result in results] == [
+        ["entity:order", "priority:high", "enriched"],
+        ["entity:order", "enriched"],
+        ["enriched"],
+    ]
+    assert {each.member for result in results for each in result.differences()} == {"tags"}
+    assert trial.again(samples, results) == []
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,18 @@ LEAD = 1_000
 PATIENCE_S = 300
 TABLE = """CREATE TABLE {} (id bigint PRIMARY KEY, n int, price numeric(10, 2), body text, tags text[],
  at timestamptz DEFAULT clock_timestamp(), day date, raw bytea, flag boolean, ratio double precision, doc jsonb)"""
+LOADED = """CREATE TABLE loaded (id bigint PRIMARY KEY, n int, price numeric(10, 2), body text, at timestamptz,
+ day date, flag boolean, ratio double precision, doc jsonb)"""
+ROWS = """INSERT INTO loaded SELECT g, g, g / 7.0, repeat('é"\\', g % 5),
+ '2024-02-29'::timestamptz + g * interval '1.1 s', '2024-02-29'::date + g % 9, g % 2 = 0,
+ CASE g % 4 WHEN 0 THEN '-0' ELSE g / 7.0 END,
+ jsonb_build_object('k', g / 10.0, 'none', NULL) FROM generate_series(1, 30000) g"""
+TOUCHED = (
+    "UPDATE loaded SET n = -n WHERE id % 1000 = {}",
+    "DELETE FROM loaded WHERE id % 997 = {}",
+    "UPDATE loaded SET id = id + 100000 WHERE id % 991 = {}",
+    "INSERT INTO loaded (id, n) VALUES (200000 + {}, 1)",
+)
 CHANGES = (
     "ALTER TABLE {} ADD COLUMN extra{number} text DEFAULT 'more {number}'",
     "ALTER TABLE {} ADD COLUMN plain{number} int",
@@ -190,6 +202,21 @@ def mark(folder: Path, sink: str) -> int:
 def test_every_table_equals_its_source(system: Callable[..., System]) -> None:
     lake = system(sinks=lakes.SINKS)
     prove(lake, tell_all(lake, seeds(SEEDS), KILLS))
+
+
+@pytest.mark.timeout(900)
+def test_killed_inside_a_first_load(system: Callable[..., System]) -> None:
+    """While its first files are written; the stream touches rows before, meanwhile and afterwards."""
+    lake = system(sinks=lakes.SINKS, chunk_size=5_000)
+    lake.db.run(LOADED, ROWS)
+    lake.start()
+    lake.db.run(*(each.format(1) for each in TOUCHED))
+    eventually(lambda: any(lake.folder.rglob("public__loaded/**/*.parquet")), PATIENCE_S, what=lake.victim.output)
+    lake.db.run(*(each.format(2) for each in TOUCHED))
+    lake.victim.kill("both")
+    lake.db.run(*(each.format(3) for each in TOUCHED))
+    lake.catch_up(PATIENCE_S)
+    compare(lake, "loaded")
 
 
 @pytest.mark.soak

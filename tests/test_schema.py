@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import replace
 
 import pytest
@@ -14,7 +16,7 @@ OTHERS = [
     replace(ITEMS, schema="other"),
     replace(ITEMS, table="other"),
     replace(ITEMS, columns=ITEMS.columns[::-1]),
-    replace(ITEMS, columns=(Column("id", "bigint"), Column("v", "text"))),
+    replace(ITEMS, columns=(Column("id", "bigint"), Column("v", "jsonb"))),
     replace(ITEMS, key=("id", "v")),
     replace(ITEMS, key=()),
 ]
@@ -22,6 +24,16 @@ OTHERS = [
 
 def test_plain_data_and_back() -> None:
     assert TableSchema.from_dict(ITEMS.as_dict()) == ITEMS
+
+
+def test_what_it_was_before_columns_had_kinds() -> None:
+    """The fingerprint is the same, also of a column that cannot be null, and spellings tell the kinds."""
+    columns = [{"name": "id", "type": "bigint", "nullable": True}, {"name": "v", "type": "text", "nullable": True}]
+    content = json.dumps(["shop", "public", "items", columns, ["id"]], sort_keys=True)
+    assert ITEMS.fingerprint == hashlib.sha256(content.encode()).hexdigest()
+    found = TableSchema.from_dict({**ITEMS.as_dict(), "columns": columns})
+    assert not found.follows(ITEMS)
+    assert [str(each.kind) for each in found.columns] == ["int64", "text"]
 
 
 def test_different_tables_have_different_names() -> None:

@@ -135,11 +135,20 @@ class TestPipeline:
         assert pipeline.spec.batch.model_dump() == {
             "max_events": 500,
             "max_bytes": "1MiB",
+            "latency": None,
             "max_ms": 1000,
             "respect_source_tx": True,
             "max_inflight": 1,
         }
         assert pipeline.spec.sharding.model_dump() == {"mode": "hash", "count": 4, "key": "customer_id"}
+
+    @pytest.mark.parametrize(
+        ("batch", "objective"),
+        [("{}", 0.3), ("{latency: 2s}", 2.0), ("{latency: 0s}", 0.0), ("{max_ms: 100}", 0.0), ("{max_ms: 0}", 0.0)],
+    )
+    def test_how_batches_are_paced(self, load: Load, batch: str, objective: float) -> None:
+        pipeline = load(f"{SHOP}  batch: {batch}\n")
+        assert pipeline.spec.batch.objective() == timedelta(seconds=objective)
 
     def test_version_and_kind_may_be_left_out(self, load: Load) -> None:
         assert load(SHOP.split("\n", 2)[2]).name == "shop"
@@ -194,6 +203,8 @@ class TestPipeline:
             "batch: {max_events: '5'}",
             "batch: {max_bytes: 0}",
             "batch: {max_ms: 1s}",
+            "batch: {latency: -1s}",
+            "batch: {latency: 1s, max_ms: 100}",
             "sharding: {count: 65}",
             "sharding: {count: 0}",
             "sharding: {mode: range}",
@@ -288,7 +299,7 @@ class TestPlatform:
         assert platform.log.retention.max_age == timedelta(days=7)
         assert (platform.log.segment_bytes, platform.log.group_commit) == (
             64_000_000,
-            timedelta(milliseconds=20),
+            timedelta(milliseconds=50),
         )
         assert platform.tap.memory_bytes == 64 * 1024**2
         assert (platform.retry.initial, platform.retry.max) == (timedelta(seconds=1), timedelta(seconds=60))

@@ -6,7 +6,7 @@ Sources say them; lake columns, encoders and processors look at nothing else, so
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 KindName = Literal[
@@ -40,7 +40,7 @@ KindName = Literal[
 
 NAMES: tuple[KindName, ...] = get_args(KindName)
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
-_ARRAY = re.compile(r"array<(.+)>")
+_NESTED = re.compile(r"(array|domain)<(.+)>")
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,14 @@ class Kind:
     precision: int | None = None
     scale: int | None = None
     element: Kind | None = None
+    domain: bool = field(default=False, compare=False)
+    """Whether the column's type is a domain over this, a type with a name of the user's own; of `other`: whether it may
+    be one over anything. Its values are those of the kind all the same. Lake tables keep them as text."""
 
     def __str__(self) -> str:
-        """As documents and schemas spell it: `int64`, `decimal(12,2)`, `array<text>`."""
+        """As documents and schemas spell it: `int64`, `decimal(12,2)`, `array<text>`, `domain<int32>`."""
+        if self.domain:
+            return f"domain<{replace(self, domain=False)}>"
         if self.element is not None:
             return f"array<{self.element}>"
         return self.name if self.precision is None else f"{self.name}({self.precision},{self.scale})"
@@ -61,9 +66,10 @@ class Kind:
     @classmethod
     def parse(cls, text: str) -> Kind:
         """The inverse. Raises ValueError for anything else."""
-        array, decimal = _ARRAY.fullmatch(text), _DECIMAL.fullmatch(text)
-        if array:
-            return cls("array", element=cls.parse(array[1]))
+        nested, decimal = _NESTED.fullmatch(text), _DECIMAL.fullmatch(text)
+        if nested:
+            inner = cls.parse(nested[2])
+            return cls("array", element=inner) if nested[1] == "array" else replace(inner, domain=True)
         if decimal:
             return cls("decimal", int(decimal[1]), int(decimal[2]))
         for name in NAMES:

@@ -99,6 +99,8 @@ PROCESSORS = Shelf(
     "tailrace.processors",
     {
         "filter": "tailrace.processors.filter:FilterProcessor",
+        "javascript": "tailrace.processors.javascript:JavaScriptProcessor",
+        "python": "tailrace.processors.python:PythonProcessor",
         "synthetic": "tailrace.processors.synthetic:SyntheticProcessor",
         "transform": "tailrace.processors.transform:TransformProcessor",
     },

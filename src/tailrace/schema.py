@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from tailrace import spellings
 from tailrace.kinds import OTHER, Kind
 
 
@@ -16,7 +17,8 @@ class Column:
 
     name: str
     type: str
-    nullable: bool = True
+    nullable: bool = field(default=True, compare=False)
+    """Whether it could be null when the log met the version. That may change without a version: it is no promise."""
     number: int = field(default=0, compare=False)
     """Which column of the table it is, whatever its name; 0: the source did not say."""
     kind: Kind = field(default=OTHER, compare=False)
@@ -41,7 +43,7 @@ class TableSchema:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of names, columns and key."""
-        columns = [{"name": c.name, "type": c.type, "nullable": c.nullable} for c in self.columns]
+        columns = [{"name": c.name, "type": c.type, **_FINGERPRINTED} for c in self.columns]
         content = [self.database, self.schema, self.table, columns, list(self.key)]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -60,12 +62,22 @@ class TableSchema:
         return any(_differ(mine.number, other.number) for mine, other in pairs)
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """As JSON has it."""
+        return {**asdict(self), "columns": [{**asdict(each), "kind": str(each.kind)} for each in self.columns]}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> TableSchema:
-        columns = tuple(Column(**column) for column in data["columns"])
+        columns = tuple(_column(column) for column in data["columns"])
         return cls(**{**data, "columns": columns, "key": tuple(data["key"])})
+
+
+_FINGERPRINTED = {"nullable": True}
+"""A member of every column in every fingerprint so far."""
+
+
+def _column(data: dict[str, Any]) -> Column:
+    kind = Kind.parse(data["kind"]) if "kind" in data else spellings.kind_of(data["type"])
+    return Column(**{**data, "kind": kind})
 
 
 class SchemaBook:
@@ -185,7 +197,12 @@ def document(schema: TableSchema) -> dict[str, Any]:
     """A version as an `s` change carries it."""
     return {
         "version": schema.id,
-        "columns": [{"name": c.name, "type": c.type} for c in schema.columns],
+        "columns": columns_document(schema),
         "key": list(schema.key),
         "fingerprint": schema.fingerprint,
     }
+
+
+def columns_document(schema: TableSchema) -> list[dict[str, Any]]:
+    """A version's columns as people see them."""
+    return [{"name": c.name, "type": c.type, "kind": str(c.kind), "nullable": c.nullable} for c in schema.columns]

@@ -154,7 +154,7 @@ def test_the_command_line(db: Database, tap: Start, tmp_path: Path) -> None:
     shown = _machine("show", db.name, "t", *here)
     assert [column["name"] for column in shown["columns"]] == ["id", "b", "v"]
     assert shown["position"].count("/") == 1
-    assert "  id  integer  key" in _tailrace("show", db.name, "public.t", *here).stdout
+    assert "  id  integer  int32  not null  key" in _tailrace("show", db.name, "public.t", *here).stdout
 
     versions = _machine("versions", db.name, "t", *here)["versions"]
     assert [[step["kind"] for step in each["changes"]] for each in versions] == [[], ["add"], ["rename"]]

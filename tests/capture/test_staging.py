@@ -8,7 +8,8 @@ import pytest
 
 from tailrace.capture.staging import StagedFile, left_behind, read_staged, remove_others
 from tailrace.contracts import ChunkId, Staged
-from tailrace.schema import TableSchema
+from tailrace.kinds import Kind
+from tailrace.schema import Column, TableSchema
 
 
 def staged(path: Path, schema: TableSchema) -> Staged:
@@ -18,12 +19,12 @@ def staged(path: Path, schema: TableSchema) -> Staged:
 
 
 def test_what_a_crash_leaves_behind(tmp_path: Path) -> None:
-    schema = TableSchema(1, "db", "public", "t", (), ())
+    schema = TableSchema(1, "db", "public", "t", (Column("id", "price", kind=Kind.parse("domain<decimal(9,2)>")),), ())
     whole = staged(tmp_path / "whole.arrow", schema)
     with StagedFile(tmp_path / "whole.arrow") as file:
         file.describe(whole)
     (tmp_path / ".draft.arrow").touch()
-    assert list(left_behind(tmp_path)) == [whole]
+    assert repr(list(left_behind(tmp_path))) == repr([whole])
     assert list(read_staged(tmp_path / "whole.arrow")) == []
     remove_others(tmp_path, {whole.file})
     assert [path.name for path in tmp_path.iterdir()] == ["whole.arrow"]

@@ -25,7 +25,8 @@ def images(*numbers: int) -> list[dict[str, Any]]:
 
 def offsets(path: Path, start: int, end: int, portion: Portion | None, tasks: int = 1, version: int = 1) -> list[int]:
     slices = LogReader(path).slices(start, end, tasks, version, portion=portion)
-    return sorted(seq for piece in slices for batch in read_slice(piece) for seq in batch.column("seq").to_pylist())
+    batches = [batch for piece in slices for batch in read_slice(piece)]
+    return sorted(int(seq) for batch in batches for seq in batch.column("seq").to_numpy())
 
 
 def end_of(path: Path) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
 from pyspark.sql import SparkSession
 
-from tailrace.contracts import Delivery, Sink
+from tailrace.contracts import Delivery, Processor, Sink
 from tailrace.spark.query import Query, start_query
 from tailrace.spec import Batch, Sharding
 from tests.spark.logs import Shop
@@ -35,7 +35,13 @@ class Stage:
             query.drain(PATIENCE_S)
         self.shop.writer.close()
 
-    def start(self, sink: Sink, batch: Batch | None = None, sharding: Sharding | None = None) -> Query:
+    def start(
+        self,
+        sink: Sink,
+        batch: Batch | None = None,
+        sharding: Sharding | None = None,
+        processors: Sequence[Processor] = (),
+    ) -> Query:
         query = start_query(
             self.spark,
             self.shop.path,
@@ -45,6 +51,7 @@ class Stage:
             state_dir=self.state,
             batch=batch,
             sharding=sharding,
+            processors=processors,
         )
         self._queries.append(query)
         return query

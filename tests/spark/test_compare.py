@@ -9,9 +9,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, DoubleType, IntegerType, LongType, StringType
 
 from tailrace.contracts import Extent
-from tailrace.schema import Column, TableSchema
+from tailrace.schema import TableSchema
 from tailrace.sinks.lake.target import lake_session
 from tailrace.spark.compare import Comparison
+from tailrace.testing.feed import column_of
 
 SCHEMA = TableSchema(
     1,
@@ -19,11 +20,11 @@ SCHEMA = TableSchema(
     "public",
     "t",
     (
-        Column("id", "bigint"),
-        Column("ratio", "double precision"),
-        Column("n", "integer"),
-        Column("tags", "text[]"),
-        Column("doc", "jsonb"),
+        column_of("id", "bigint"),
+        column_of("ratio", "double precision"),
+        column_of("n", "integer"),
+        column_of("tags", "text[]"),
+        column_of("doc", "jsonb"),
     ),
     ("id",),
 )

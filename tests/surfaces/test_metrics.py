@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 
 import pytest
 
 from tailrace.errors import SetupError
 from tailrace.spec.platform import Metrics
-from tailrace.supervisor.status import SinkStatus, SnapshotStatus, Status, TableStatus, TapStatus
+from tailrace.supervisor.status import DropStatus, SinkStatus, SnapshotStatus, Status, TableStatus, TapStatus
 from tailrace.surfaces.metrics import served
 from tailrace.testing.servers.process import free_port
 from tests.scraping import ask, figures
@@ -30,11 +31,15 @@ TAP = TapStatus(
     warnings=("slow",),
 )
 SINK = SinkStatus("shop", "files", "file", "db", "running", 10, 7, 1.5, 4, 1, {"public.a": TableStatus(9, 90, 0)})
+DROPPED = (DropStatus("public.a", "mine", "fields", 3),)
 STATUS = Status(
     1.0,
     2.0,
     (TAP, TapStatus("other")),
-    (SINK, SinkStatus("shop", "lake", "delta", "db", tables={"public.a": TableStatus(9, None, None)})),
+    (
+        replace(SINK, dropped=DROPPED),
+        SinkStatus("shop", "lake", "delta", "db", tables={"public.a": TableStatus(9, None, None)}),
+    ),
     (
         SnapshotStatus("db", "r1", "public.a", "reading", 5, 50),
         SnapshotStatus("db", "r1", "public.b", "done", 5, None),
@@ -55,6 +60,7 @@ def test_every_figure_of_the_status_is_told() -> None:
         ("source_state", "db", "running"): 0,
         ("source_state", "db", "silent"): 0,
         ("source_status_age_seconds", "db"): 0.25,
+        ("sink_dropped_changes_total", "shop", "mine", "fields", "files", "db", "public.a"): 3,
         ("source_lag_bytes", "db"): 4096,
         ("source_lag_seconds", "db"): 0.5,
         ("source_retained_wal_bytes", "db"): 8192,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -44,7 +43,7 @@ class StagedFile:
 
     def describe(self, staged: Staged) -> None:
         """The last word: what the file is."""
-        told = json.dumps(asdict(staged)).encode()
+        told = json.dumps(staged.as_dict()).encode()
         self._stream.write_batch(pa.RecordBatch.from_pylist([], schema=ROWS), custom_metadata={_STAGED: told})
 
     def __exit__(

@@ -211,6 +211,8 @@ def damaged(storage: Directory, name: str, start: int) -> LogError:
 
 def _plain(entry: Entry) -> dict[str, Any]:
     fields = asdict(entry)
+    if not isinstance(entry, Claim):
+        fields["schemas"] = [schema.as_dict() for schema in entry.schemas]
     if isinstance(entry, Line):
         fields["frames"] = [
             [f.segment, f.offset, f.length, f.checksum, f.row, f.rows, [n for pair in f.lanes for n in pair]]

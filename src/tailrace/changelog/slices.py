@@ -107,7 +107,8 @@ def wanted(piece: Slice, part: FramePart, rows: pa.RecordBatch) -> np.ndarray:
         return mine & (not piece.new)
     seq = rows.column("row").to_numpy() + np.int64(part.base)
     touched = piece.touched.before(rows.column("key"), seq)
-    return mine & ~touched if piece.new else mine & touched
+    chosen: np.ndarray = mine & (~touched if piece.new else touched)
+    return chosen
 
 
 def inside(part: FramePart, rows: pa.RecordBatch) -> np.ndarray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, NamedTuple, Protocol, cast
 
 import pyarrow as pa
@@ -133,6 +133,10 @@ class Staged:
     reset: bool
     keys: tuple[str, ...]
     origin: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {**asdict(self), "schema": self.schema.as_dict()}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Staged:
@@ -372,6 +376,11 @@ class RecordSink(Sink):
 
     def routes(self) -> Mapping[str, str]:
         """Column name → routing template (`${source.table}` …), rendered per change for the writer."""
+        return {}
+
+    def routed(self) -> Mapping[str, str]:
+        """Column name → what processors call it in a change's `route` (`topic`, `key`, `headers` …). Behind processors
+        the writer gets these columns: what they said, or else what `routes` or the row's key says, or null."""
         return {}
 
     def wants_value(self) -> bool:

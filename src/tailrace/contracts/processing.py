@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import Field
@@ -30,13 +30,15 @@ Step = Callable[[pa.RecordBatch], pa.RecordBatch]
 @dataclass(frozen=True)
 class Place:
     """Where a step works. `tables` are the versions of tables as they come in, by `schema_id`. `mirror`: behind it is a
-    table that equals the source, so that a change's outcome may depend on table, key and `after` alone."""
+    table that equals the source, so that a change's outcome may depend on table, key and `after` alone. `outspoken`:
+    errors may quote what user code says, which may be values of rows: somebody tries the chain out on samples."""
 
     pipeline: str
     tenant: str
     connector: str
     tables: Mapping[int, TableSchema]
     mirror: bool = False
+    outspoken: bool = False
 
 
 class Processor(Model, ABC):
@@ -71,6 +73,9 @@ class Processor(Model, ABC):
 
 class BatchProcessor(Processor):
     """Works on batches of changes, in the tasks that read the log."""
+
+    user_code: ClassVar[bool] = False
+    """Whether it runs code of the user's, which never runs in the driver."""
 
     @abstractmethod
     def open(self, place: Place) -> Step:

@@ -277,7 +277,7 @@ class SnapshotLedger:
         """These were read. A chunk that meanwhile is further, or whose run is over, keeps its state."""
         with self._store.transaction() as connection:
             for each in chunks:
-                text = json.dumps(asdict(each))
+                text = json.dumps(each.as_dict())
                 active = sa.exists().where(_RUN.id == each.chunk.run, _RUN.state == "active")
                 if _move(connection, each.chunk, _CHUNK.state == "planned", active, state="staged", staged=text):
                     _add(connection, each.chunk, _TABLE.rows_read, each.rows)

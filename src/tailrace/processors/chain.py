@@ -68,24 +68,33 @@ class Chain:
         found = ((each, each.breaks_mirror()) for each in self.processors)
         return next(((each, reason) for each, reason in found if reason is not None), None)
 
-    def open(self, place: Place, *, keep_dropped: bool = False) -> OpenChain:
-        """In a task; of processors over batches alone. `keep_dropped`: changes that are not wanted stay in the batch,
-        for whoever wants to show them."""
+    def open(self, place: Place, *, removes: bool = False, keep_dropped: bool = False) -> OpenChain:
+        """In a task; of processors over batches alone. `removes`: before a mirror too, what is not wanted is taken out
+        instead of becoming a delete. `keep_dropped`: it stays in the batch, for whoever wants to show it."""
         steps: list[tuple[str, Step]] = []
+        deletes = place.mirror and not removes
         for each in self.processors:
             assert isinstance(each, BatchProcessor)
             steps.append((each.id, each.open(place)))
-            place = replace(
-                place, tables={number: each.shape(table) or table for number, table in place.tables.items()}
-            )
-        return OpenChain(steps, mirror=place.mirror, keep_dropped=keep_dropped)
+            place = shaped(place, each)
+        return OpenChain(steps, mirror=place.mirror, deletes=deletes, keep_dropped=keep_dropped)
+
+
+def shaped(place: Place, processor: Processor) -> Place:
+    """The place behind a processor. Of a table of which only the data can tell, it has the columns before it."""
+    tables = {
+        number: (processor.shape(each) if each.columns else None) or each for number, each in place.tables.items()
+    }
+    return replace(place, tables=tables)
 
 
 class OpenChain:
     """Call it with batches, in order. `drops` counts what was not wanted."""
 
-    def __init__(self, steps: Sequence[tuple[str, Step]], *, mirror: bool, keep_dropped: bool = False) -> None:
-        self._steps, self._mirror, self._keep_dropped = steps, mirror, keep_dropped
+    def __init__(
+        self, steps: Sequence[tuple[str, Step]], *, mirror: bool, deletes: bool, keep_dropped: bool = False
+    ) -> None:
+        self._steps, self._mirror, self._deletes, self._keep_dropped = steps, mirror, deletes, keep_dropped
         self.drops: Counter[Drop] = Counter()
 
     def __call__(self, changes: pa.RecordBatch) -> pa.RecordBatch:
@@ -104,7 +113,7 @@ class OpenChain:
         self._count(batch, processor)
         if self._keep_dropped:
             return batch
-        return _as_deletes(batch) if self._mirror else batch.filter(pc.is_null(batch.column("dropped")))
+        return _as_deletes(batch) if self._deletes else batch.filter(pc.is_null(batch.column("dropped")))
 
     def _count(self, batch: pa.RecordBatch, processor: str) -> None:
         gone = batch.filter(pc.is_valid(batch.column("dropped")))
@@ -136,7 +145,7 @@ def _without(batch: pa.RecordBatch, ops: Sequence[str]) -> pa.RecordBatch:
 def _as_deletes(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Changes of rows that are not wanted as deletes of their keys; others that are not wanted go."""
     unwanted = np.asarray(pc.is_valid(batch.column("dropped")))
-    rows = np.asarray(pc.is_in(batch.column("op"), pa.array(ROW_OPS)))
+    rows = np.asarray(pc.is_in(batch.column("op"), pa.array(ROW_OPS))) & np.asarray(pc.is_valid(batch.column("key")))
     nothing, gone = pa.scalar(None, pa.string()), pa.array(unwanted & rows)
     batch = with_columns(
         batch,

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.contracts import Content, Delivery, Portion, Sink, Span
 from tailrace.schema import TableSchema
+from tailrace.sinks.typed_rows import TypedRows
 
 
 @dataclass
@@ -49,6 +50,11 @@ class Log(Protocol):
     def log_id(self) -> str: ...
 
     @property
+    def drops_rows(self) -> bool:
+        """Whether processors drop rows, by what is in them: one that was dropped may come back with its next change."""
+        ...
+
+    @property
     def earliest(self) -> int:
         """The oldest retained offset."""
         ...
@@ -75,6 +81,11 @@ class Log(Protocol):
     ) -> DataFrame:
         """The changes of one table version in `[start, end)`, or a portion of them, or the `last` of each key, with the
         sink's columns."""
+        ...
+
+    def read_rows(self, start: int, end: int, version: int, rows: TypedRows, portion: Portion) -> DataFrame | None:
+        """The row images of a portion of those changes as typed columns. Whoever reads it fails where a value does not
+        fit its column. None where processors before it want frames."""
         ...
 
     def keys(self, start: int, end: int, version: int, portion: Portion | None = None) -> Iterator[pa.Array[Any]]:

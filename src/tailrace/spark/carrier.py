@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tailrace.change import EVENT_ID_SQL
+from tailrace.change import EVENT_ID_SQL, PROCESSED_EVENT_ID_SQL
 from tailrace.changelog import Limits
 from tailrace.contracts import Span
 from tailrace.sinks.tables import Care
@@ -30,10 +30,11 @@ class Flow:
 
 
 class Carrier(ABC):
-    """One sink's, for one log. `columns` are those of a batch: part of the streaming plan, so that they are analysed
-    once and not in every batch."""
+    """One sink's, for one log."""
 
-    columns: list[Column]
+    @abstractmethod
+    def plan(self, changes: DataFrame) -> DataFrame:
+        """What the stream hands over with a batch: a part of its plan, which is analysed once."""
 
     @abstractmethod
     def mark(self, log_id: str) -> int:
@@ -41,7 +42,8 @@ class Carrier(ABC):
 
     @abstractmethod
     def carry(self, frame: DataFrame, span: Span) -> dict[int, Count]:
-        """Deliver a batch. Returns what was delivered, by the id of the table version."""
+        """Deliver a batch, whose `frame` is what `plan` made of its changes. Returns what was delivered, by the id of
+        the table version."""
 
     def warnings(self) -> tuple[str, ...]:
         """What the sink wants somebody to know."""
@@ -52,8 +54,14 @@ class Carrier(ABC):
         return None
 
 
-def canonical(wanted: Iterable[str]) -> dict[str, Column]:
-    """Columns of a change by name, with those that deliveries are counted by."""
+def unread(changes: DataFrame) -> DataFrame:
+    """For carriers that read the log by themselves: Spark then plans a batch of nothing, which is quick."""
+    return changes.filter(F.lit(False))
+
+
+def canonical(wanted: Iterable[str], *, processed: bool = False) -> dict[str, Column]:
+    """Columns of a change by name, with those that deliveries are counted by. `processed`: behind processors."""
     named = dict.fromkeys((*wanted, *COUNTED))
-    columns = {name: F.expr(EVENT_ID_SQL) if name == "event_id" else F.col(name) for name in named}
+    event_id = PROCESSED_EVENT_ID_SQL if processed else EVENT_ID_SQL
+    columns = {name: F.expr(event_id) if name == "event_id" else F.col(name) for name in named}
     return {name: column.alias(name) for name, column in columns.items()}

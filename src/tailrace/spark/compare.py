@@ -23,12 +23,12 @@ from tailrace.schema import TableSchema
 from tailrace.sinks.lake.evolve import SOFT, UNFIT
 from tailrace.sinks.lake.fold import Reading
 from tailrace.sinks.lake.sql import literal, quoted
+from tailrace.spark.images import IMAGES, SourceRows
 
 Kind = Literal["missing", "extra", "changed", "duplicate"]
 KEY, HASH, ROWS, SPELLED = "_tailrace_key", "_tailrace_hash", "_tailrace_rows", "_tailrace_spelled"
 GONE, GONE_AT = SOFT
 """Columns of a table that keeps deleted rows."""
-_IMAGES = "key string, after string"
 _ORDERED = (DateType, DecimalType, IntegerType, LongType)
 """Types that Spark orders as the database does."""
 
@@ -78,8 +78,15 @@ class Compared:
 class Comparison:
     """One version of a source's table, and the lake's table with columns of these types."""
 
-    def __init__(self, spark: SparkSession, schema: TableSchema, lake: Mapping[str, DataType]) -> None:
-        self._spark, self._schema = spark, schema
+    def __init__(
+        self,
+        spark: SparkSession,
+        schema: TableSchema,
+        lake: Mapping[str, DataType],
+        rows: SourceRows | None = None,
+    ) -> None:
+        """`schema` is the version as the lake has it, behind the chain that `rows` of the source go through."""
+        self._spark, self._schema, self._rows = spark, schema, rows
         self._lake = lake
         self._reading = Reading.of(
             schema, {column.name: lake.get(column.name, StringType()) for column in schema.columns}
@@ -98,11 +105,14 @@ class Comparison:
     def staged(self, files: Sequence[str]) -> DataFrame:
         """The images in staged files; each file is a task."""
         named = self._spark.createDataFrame([(file,) for file in files], "file string")
-        return named.repartition(max(1, len(files))).mapInArrow(_load, _IMAGES)
+        return self._behind(named.repartition(max(1, len(files))).mapInArrow(_load, IMAGES))
 
     def images(self, rows: Iterable[tuple[str, str]]) -> DataFrame:
         """Images at hand: (key, after)."""
-        return self._spark.createDataFrame(list(rows), _IMAGES)
+        return self._behind(self._spark.createDataFrame(list(rows), IMAGES))
+
+    def _behind(self, images: DataFrame) -> DataFrame:
+        return images if self._rows is None else self._rows.behind(images)
 
     def source(self, images: DataFrame) -> DataFrame:
         """The source's side."""

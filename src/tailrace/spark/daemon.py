@@ -48,7 +48,23 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     os.register_at_fork(after_in_child=lifeline.bind_to_parent)
-    importlib.import_module("pyspark.daemon").manager()
+    daemon = importlib.import_module("pyspark.daemon")
+    daemon.gc = Collector()  # type: ignore[attr-defined]
+    daemon.manager()
+
+
+class Collector:
+    """Collects garbage after a task, as PySpark's workers do. Modules that tasks have loaded stay for good: to go
+    through a compiler's objects again takes longer than a small task."""
+
+    def __init__(self) -> None:
+        self._modules = len(sys.modules)
+
+    def collect(self) -> None:
+        gc.collect()
+        if len(sys.modules) != self._modules:
+            self._modules = len(sys.modules)
+            gc.freeze()
 
 
 def forget_archives() -> None:

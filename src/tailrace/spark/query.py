@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -18,16 +21,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace.changelog import LogReader, Owner, Subscribers, Trimmed, trimmed
-from tailrace.contracts import Delivery, Gather, RecordSink, Sink, Span
+from tailrace.contracts import Delivery, Gather, Place, Processor, RecordSink, Sink, Span
 from tailrace.errors import LogError, SparkError, TailraceError
 from tailrace.jvm import reason
 from tailrace.machine.durable import make_directory, replace_file
 from tailrace.machine.space import full_disk
+from tailrace.passage import find
 from tailrace.sinks.tables import Care, TableSink
 from tailrace.spark.carrier import Carrier, Flow
+from tailrace.spark.chain import SinkChain
 from tailrace.spark.checkpoint import Checkpoint
 from tailrace.spark.control import Control, Orders
-from tailrace.spark.passage import find
 from tailrace.spark.records import RecordCarrier
 from tailrace.spark.source import ReadOptions, own_source, replaced
 from tailrace.spark.tables import TableCarrier
@@ -37,6 +41,14 @@ from tailrace.spec import Batch, Sharding
 WAIT_S = 0.02
 WORKER_LOST = ("Python worker exited unexpectedly", "Python worker failed to connect back")
 """How Spark says that a worker was killed, or that the machine was too busy to start one."""
+
+
+class Dropped(NamedTuple):
+    """Changes of a table that a processor dropped, by its reason."""
+
+    table: str
+    processor: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,8 @@ class DeliveryProgress:
     batches: int = 0
     bound_limited: int = 0
     tables: dict[str, Count] = field(default_factory=dict)
+    dropped: Counter[Dropped] = field(default_factory=Counter)
+    """What its processors dropped."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +94,7 @@ def start_query(
     state_dir: Path,
     batch: Batch | None = None,
     sharding: Sharding | None = None,
+    processors: Sequence[Processor] = (),
 ) -> Query:
     """Start delivering the log to `sink`, from where `state_dir`'s checkpoint or else the sink's mark says.
 
@@ -92,13 +107,26 @@ def start_query(
     make_directory(state_dir)
     flow = Flow(batch or Batch(), sharding or Sharding())
     tasks = flow.sharding.count or spark.sparkContext.defaultParallelism
+    place = Place(delivery.pipeline, delivery.tenant, connector, {}, mirror=sink.mirrors())
+    chain = SinkChain(tuple(processors), place, state_dir)
     carrier: Carrier
     if isinstance(sink, TableSink):
         limits = flow.limits
-        carrier = TableCarrier(spark, sink, delivery, limits, log_path=log_path, state_dir=state_dir, tasks=tasks)
+        carrier = TableCarrier(
+            spark, sink, delivery, limits, log_path=log_path, state_dir=state_dir, tasks=tasks, chain=chain
+        )
     elif isinstance(sink, RecordSink):
-        key = flow.sharding.key
-        carrier = RecordCarrier(sink, delivery, connector, log_path=log_path, state_dir=state_dir, tasks=tasks, key=key)
+        carrier = RecordCarrier(
+            sink,
+            delivery,
+            connector,
+            source=own_source(Owner(delivery.pipeline, sink.id).name).name(),
+            log_path=log_path,
+            state_dir=state_dir,
+            tasks=tasks,
+            key=flow.sharding.key,
+            chain=chain,
+        )
     else:
         raise TypeError(f"{type(sink).__name__} is neither a RecordSink nor a TableSink")
     checkpoint = Checkpoint(state_dir / "checkpoint")
@@ -112,6 +140,7 @@ def start_query(
         state_dir=state_dir,
         flow=flow,
         tasks=tasks,
+        chain=chain,
         began=began,
         start=start,
     )
@@ -133,10 +162,12 @@ class Query:
         state_dir: Path,
         flow: Flow,
         tasks: int,
+        chain: SinkChain,
         began: Began,
         start: int,
     ) -> None:
         self.name, self.began = name, began
+        self._chain = chain
         self._sink, self._carrier, self._flow, self._tasks = sink, carrier, flow, tasks
         self._limits = replace(flow.limits, snapshot_batches=sink.snapshot_batches())
         self._lock = threading.Lock()
@@ -152,11 +183,13 @@ class Query:
     def launch(self, spark: SparkSession) -> None:
         """Hand the query to Spark. Once."""
         self._control.give(self._orders)
-        own = own_source(self.name)
+        own = own_source(self.name, self._chain.task)
         spark.dataSource.register(own)
+        if self._chain:
+            self._chain.drops.begin()
         source = spark.readStream.format(own.name()).options(**self._options().as_text()).load()
         writer = (
-            source.select(*self._carrier.columns)
+            self._carrier.plan(source)
             .writeStream.queryName(self.name)
             .option("checkpointLocation", str(self._checkpoint.path))
         )
@@ -170,7 +203,7 @@ class Query:
         """What was delivered so far."""
         with self._lock:
             tables = {name: replace(count) for name, count in self._progress.tables.items()}
-            return replace(self._progress, tables=tables)
+            return replace(self._progress, tables=tables, dropped=Counter(self._progress.dropped))
 
     def warnings(self) -> tuple[str, ...]:
         """What the sink wants somebody to know."""
@@ -242,6 +275,7 @@ class Query:
             linger_ms=int(gather.seconds * 1000),
             linger_bytes=gather.bytes,
             linger_rows=gather.rows,
+            latency_ms=int(self._flow.batch.objective().total_seconds() * 1000),
             max_events=limits.max_events,
             max_bytes=limits.max_bytes,
             respect_source_tx=limits.respect_source_tx,
@@ -264,13 +298,17 @@ class Query:
         limited = more and self._log.cut(span.start, self._limits) == span.end
         self._log.forget(span.end)
         schemas = self._log.schemas
+        drops = self._chain.drops.take() if self._chain else {}
         with self._lock:
             tables = self._progress.tables
             for number, count in counts.items():
                 schema = schemas[number]
                 tables.setdefault(schema.name, Count()).add(count)
             limits = self._progress.bound_limited + limited
-            self._progress = DeliveryProgress(span.end, self._progress.batches + 1, limits, tables)
+            dropped = self._progress.dropped
+            for drop, number in drops.items():
+                dropped[Dropped(schemas[drop.schema_id].name, drop.processor, drop.reason)] += number
+            self._progress = DeliveryProgress(span.end, self._progress.batches + 1, limits, tables, dropped)
 
 
 def _starting_point(

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark import RDD
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
-from pyspark.util import PythonEvalType
+from pyspark.util import PythonEvalType, _load_from_socket
 
 from tailrace import jvm
 from tailrace.changelog import LogReader
 from tailrace.contracts import Delivery, RecordSink, Span
 from tailrace.errors import SparkError
+from tailrace.passage import unpack
 from tailrace.render.envelopes import value_column
 from tailrace.render.templates import route_column
-from tailrace.spark.carrier import Carrier, canonical
-from tailrace.spark.passage import unpack
+from tailrace.spark.carrier import Carrier, canonical, unread
+from tailrace.spark.chain import SinkChain
 from tailrace.spark.sharding import ValueSharding
+from tailrace.spark.source import SLICES, ReadOptions, pack_partitions, partitions_of
 from tailrace.spark.task import COUNTED, NEVER_NULL, OUTCOME_DDL, SPAN, Count, WriteTask, nobody_writes
 
 SETTLE_S = 30.0
@@ -31,7 +34,12 @@ WAIT_S = 0.02
 
 
 class RecordCarrier(Carrier):
-    """`key`: rows are shared out among tasks by this column's value, where a table always sends it."""
+    """`source` is the format that reads the log; `key`: rows are shared out among tasks by this column's value, where a
+    table always sends it.
+
+    Without a key the plan of a delivery is the same for all batches, so it is made once for each number of tasks, and
+    what Spark hands over with a batch is nothing. Each job says which batch it is.
+    """
 
     def __init__(
         self,
@@ -39,22 +47,33 @@ class RecordCarrier(Carrier):
         delivery: Delivery,
         connector: str,
         *,
+        source: str,
         log_path: Path,
         state_dir: Path,
         tasks: int,
         key: str | None,
+        chain: SinkChain,
     ) -> None:
         """Makes the sink ready: raises what `sink.prepare` raises."""
         sink.prepare(delivery)
         self._sink, self._delivery, self._tasks = sink, delivery, tasks
         self._sharding = None if key is None else ValueSharding(key)
-        self._log_path, self._writing = log_path, state_dir / "writing.lock"
+        self._source, self._log_path, self._writing = source, log_path, state_dir / "writing.lock"
+        self._log: LogReader | None = None
+        self._planned: dict[int, RDD[Row]] = {}
         self._few: bool | None = None
-        self._task: Any = None
-        rendered = _columns(sink, delivery, connector)
-        self._given = tuple(name for name in rendered if name not in COUNTED or name in sink.columns())
-        needed = ("seq",) if key is None else ("seq", "key", "before", "after")
-        self.columns = [*rendered.values(), *(F.col(name) for name in needed if name not in rendered)]
+        self._function: Any = None
+        self._chain = chain
+        rendered = _rendered(sink, delivery, connector, processed=bool(chain))
+        given = tuple(name for name in rendered if name not in COUNTED or name in sink.columns())
+        self._task = WriteTask(sink, delivery, given, self._writing)
+        needed = () if key is None else ("seq", "key", "before", "after")
+        self._columns = [*rendered.values(), *(F.col(name) for name in needed if name not in rendered)]
+
+    def plan(self, changes: DataFrame) -> DataFrame:
+        if self._plans_once:
+            return unread(changes)
+        return changes if self._chain.has_frames else changes.select(*self._columns)
 
     def mark(self, log_id: str) -> int:
         return self._sink.mark(self._delivery, log_id)
@@ -64,57 +83,97 @@ class RecordCarrier(Carrier):
         if mark >= span.end:
             return {}
         _wait_for(lambda: nobody_writes(self._writing))
-        rows = frame
         if mark > span.start:  # what a sink calls the span must not stand before what it has
-            rows, span = frame.filter(F.col("seq") >= mark), replace(span, start=mark)
-        receipts, counts = self._write(rows, span)
-        self._sink.commit(self._delivery, span, receipts)
-        return counts
+            span = replace(span, start=mark)
+        session = frame.sparkSession
+        session.sparkContext.setLocalProperty(SPAN, json.dumps(asdict(span)))
+        outcomes = self._deliver(session, span) if self._plans_once else self._deliver_frame(frame, span)
+        for outcome in outcomes:
+            if outcome.error:
+                raise unpack(outcome.error)
+        self._sink.commit(self._delivery, span, [outcome.receipt for outcome in outcomes])
+        return _counts(outcomes)
 
     def warnings(self) -> tuple[str, ...]:
         return () if self._sharding is None else self._sharding.warnings()
 
-    def _write(self, frame: DataFrame, span: Span) -> tuple[list[str], dict[int, Count]]:
-        if self._sharding is not None:
-            frame = self._by_value(frame, span, self._sharding)
-        session = frame.sparkSession
+    def _deliver(self, session: SparkSession, span: Span) -> list[Row]:
+        log = self._reader(span.start)
+        slices = log.slices(span.start, span.end, self._tasks)
+        partitions = partitions_of(slices, log.schemas, f"{span.start}-{span.end}", self._chain.task)
+        session.sparkContext.setLocalProperty(SLICES, pack_partitions(partitions))
+        if len(slices) not in self._planned:
+            self._planned[len(slices)] = self._plan(session, len(slices))
+        return _collect(self._planned[len(slices)], len(slices))
+
+    def _plan(self, session: SparkSession, tasks: int) -> RDD[Row]:
+        options = ReadOptions(str(self._log_path), tasks=tasks, per_job=True)
+        changes = session.read.format(self._source).options(**options.as_text()).load()
+        return changes.select(*self._columns).mapInArrow(self._task, OUTCOME_DDL).rdd
+
+    def _reader(self, start: int) -> LogReader:
+        """The log from `start` on."""
+        if self._log is None:
+            self._log = LogReader(self._log_path, start)
+        self._log.forget(start)
+        self._log.refresh()
+        return self._log
+
+    @property
+    def _plans_once(self) -> bool:
+        """Whether the plan of a delivery is the same for all batches."""
+        return self._sharding is None and not self._chain.has_frames
+
+    def _deliver_frame(self, frame: DataFrame, span: Span) -> list[Row]:
         few = span.end - span.start < jvm.FEW
         if few != self._few:
             self._few = few
-            jvm.compile_plans(session, few=few)
-        session.sparkContext.setLocalProperty(SPAN, json.dumps(asdict(span)))
-        outcomes = self._mapped(frame, session).collect()
-        for outcome in outcomes:
-            if outcome.error:
-                raise unpack(outcome.error)
-        counts: dict[int, Count] = {}
-        for outcome in outcomes:
-            for number, fields in json.loads(outcome.counts).items():
-                counts.setdefault(int(number), Count()).add(Count(**fields))
-        return [outcome.receipt for outcome in outcomes], counts
+            jvm.compile_plans(frame.sparkSession, few=few)
+        rows = frame.filter(F.col("seq") >= span.start)
+        if self._chain.has_frames:
+            rows = self._chain.behind(rows, self._reader(span.start).schemas).select(*self._columns)
+        if self._sharding is not None:
+            rows = self._by_value(self._sharding, rows, span)
+        return self._mapped(rows).collect()
 
-    def _mapped(self, frame: DataFrame, session: SparkSession) -> DataFrame:
-        """`frame.mapInArrow(…)` with a function that is made once: it takes many calls into the JVM."""
-        if self._task is None:
-            task: Any = WriteTask(self._sink, self._delivery, self._given, self._writing)
-            make: Any = pandas_udf  # what `mapInArrow` does every time
-            function = make(task, OUTCOME_DDL, PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
-            self._task = function(*(F.col(name) for name in frame.columns))._jc
-        return DataFrame(frame._jdf.mapInArrow(self._task, False, None), session)
-
-    def _by_value(self, frame: DataFrame, span: Span, sharding: ValueSharding) -> DataFrame:
+    def _by_value(self, sharding: ValueSharding, rows: DataFrame, span: Span) -> DataFrame:
         """All rows of one value into one task, in order. A range that must stay whole (a truncate) does."""
-        log = LogReader(self._log_path, span.start)
+        log = self._reader(span.start)
         slices = log.slices(span.start, span.end, self._tasks)
         if len(slices) > 1:
             versions = [log.schemas[number] for number in slices[0].names]
-            frame = frame.repartition(len(slices), sharding.place(frame, versions))
-        return frame.sortWithinPartitions("seq")
+            rows = rows.repartition(len(slices), sharding.place(rows, versions))
+        return rows.sortWithinPartitions("seq")
+
+    def _mapped(self, frame: DataFrame) -> DataFrame:
+        """`frame.mapInArrow(…)` with a function that is made once: it takes many calls into the JVM."""
+        if self._function is None:
+            make: Any = pandas_udf  # what `mapInArrow` does every time
+            function = make(self._task, OUTCOME_DDL, PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
+            self._function = function(*(F.col(name) for name in frame.columns))._jc
+        return DataFrame(frame._jdf.mapInArrow(self._function, False, None), frame.sparkSession)
 
 
-def _columns(sink: RecordSink, delivery: Delivery, connector: str) -> dict[str, Column]:
+def _collect(rows: RDD[Row], tasks: int) -> list[Row]:
+    """`rows.collect()` the way PySpark's `runJob` does it. Spark looks into the function of every job; that of
+    `collect` holds on to the whole plan, which is then written out twice for nothing."""
+    context: Any = rows.context
+    served = context._jvm.PythonRDD.runJob(context._jsc.sc(), rows._jrdd, list(range(tasks)))
+    read: Any = _load_from_socket
+    return list(read(served, rows._jrdd_deserializer))
+
+
+def _counts(outcomes: Iterable[Row]) -> dict[int, Count]:
+    counts: dict[int, Count] = {}
+    for outcome in outcomes:
+        for number, fields in json.loads(outcome.counts).items():
+            counts.setdefault(int(number), Count()).add(Count(**fields))
+    return counts
+
+
+def _rendered(sink: RecordSink, delivery: Delivery, connector: str, *, processed: bool) -> dict[str, Column]:
     """What tasks are given, by name. Built once: each expression costs many calls into the JVM."""
-    columns = canonical(sink.columns())
+    columns = canonical(sink.columns(), processed=processed)
     for name, empty in NEVER_NULL.items():
         if name in columns:
             columns[name] = F.expr(f"coalesce({name}, {empty})").alias(name)
@@ -122,7 +181,17 @@ def _columns(sink: RecordSink, delivery: Delivery, connector: str) -> dict[str, 
         columns["value"] = value_column(sink.envelope, delivery, connector).alias("value")
     for name, template in sink.routes().items():
         columns[name] = route_column(template, delivery, connector).alias(name)
+    if processed:
+        columns |= {name: _routed(sink, name, columns).alias(name) for name in sink.routed()}
     return columns
+
+
+def _routed(sink: RecordSink, name: str, columns: Mapping[str, Column]) -> Column:
+    """What a processor said of a record's way, or else what the sink says."""
+    own, said = sink.routed()[name], F.col("route")[sink.routed()[name]]
+    if name in columns:
+        return F.coalesce(said, columns[name])
+    return F.coalesce(said, F.col("key")) if own == "key" else said
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:

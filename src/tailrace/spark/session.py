@@ -37,14 +37,26 @@ from tailrace.machine.java import java_home
 from tailrace.spark.daemon import DRIVER_PID, importable
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+PATIENT = " ".join(
+    (
+        # Few cores and short-lived garbage: the smallest collector has the least to do beside the work.
+        "-XX:+UseSerialGC",
+        # Ten times as many calls as by default before the second compiler takes something up: what handles rows has
+        # them soon in a flood, and what plans batches, which is far more code, seldom pays back what it costs.
+        "-XX:Tier4InvocationThreshold=50000",
+        "-XX:Tier4MinInvocationThreshold=6000",
+        "-XX:Tier4CompileThreshold=150000",
+        "-XX:Tier4BackEdgeThreshold=400000",
+    )
+)
+"""How the JVM compiles and collects. A program that runs for days may take its time."""
 
 DEFAULTS: Mapping[str, str] = {
     "spark.app.name": "tailrace",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.ui.liveUpdate.period": "-1",
-    # Few cores and short-lived garbage: collecting in parallel pauses costs less than collecting beside the work.
-    JAVA_OPTIONS: "-XX:+UseParallelGC",
+    JAVA_OPTIONS: PATIENT,
     "spark.log.level": "WARN",
     "spark.sql.session.timeZone": "UTC",
     # Small batches: planning adaptively costs more than the batch.
@@ -57,6 +69,8 @@ DEFAULTS: Mapping[str, str] = {
     "spark.ui.retainedStages": "20",
     "spark.ui.retainedTasks": "200",
     "spark.sql.ui.retainedExecutions": "20",
+    # Every batch writes its plan down, for a page that is off; this is the shortest form.
+    "spark.sql.ui.explainMode": "simple",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
 }
 

@@ -23,8 +23,8 @@ from pyspark import TaskContext
 from tailrace.contracts import Delivery, RecordSink, Span
 from tailrace.errors import SinkError, TailraceError
 from tailrace.machine.space import full_disk
+from tailrace.passage import pack
 from tailrace.spark.control import Control
-from tailrace.spark.passage import pack
 
 SPAN = "tailrace.span"
 """The property of a job that says which batch it delivers."""

@@ -1,10 +1,12 @@
-"""Keep Spark's classes as its JVM has them in memory, as `make test` does: Spark then starts with half the work.
+"""Keep Spark's classes as its JVM has them in memory, as `make test` does: Spark then starts with half the work. And
+compile what tasks run.
 
 python -m tailrace.spark.warm
 """
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import time
@@ -15,8 +17,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from tailrace.machine.java import QUICK
+from tailrace.sinks.typed_rows import TypedRows
 from tailrace.spark.session import JAVA_OPTIONS, class_archive, open_session
 
 
@@ -40,6 +44,16 @@ def make(archive: Path, folder: Path) -> bool:
     return archive.exists()
 
 
+def compile_rows() -> None:
+    """What makes the typed rows of a first load: else its first tasks compile it."""
+    image = '{"n":1,"flag":true,"ratio":0.5,"price":"1.00","day":"2024-02-29","text":"a","doc":{}}'
+    kinds = ("long", "boolean", "double", "decimal(9,2)", "date", "string", "string")
+    schema = StructType()
+    for name, kind in zip(json.loads(image), kinds, strict=True):
+        schema.add(name, kind)
+    list(TypedRows(schema, ("doc",)).of([pa.record_batch({"after": pa.array([image])})]))
+
+
 def _work(spark: SparkSession, folder: Path) -> None:
     rows = spark.range(100).selectExpr("id % 7 AS key", "'{\"a\": 1}' AS text", "map('a', 'b') AS headers")
     typed = rows.withColumn("row", F.from_json("text", "a bigint, b string")).select("key", "row.*", "headers")
@@ -60,6 +74,7 @@ def _same(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
 if __name__ == "__main__":
     started = time.monotonic()
     print("tailrace: keeping Spark's classes (once, up to a minute) …", flush=True)
+    compile_rows()
     with tempfile.TemporaryDirectory() as temporary:
         kept = make(class_archive(), Path(temporary))
     told = f"Spark is ready ({time.monotonic() - started:.0f} s)" if kept else "this Java cannot keep them"

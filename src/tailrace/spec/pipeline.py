@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol, cast
 
 from pydantic import (
     Field,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
 from tailrace.change import LANES
-from tailrace.config import MIB, ByteSize, Model
+from tailrace.config import MIB, ByteSize, Duration, Model
 from tailrace.contracts import Processor
 from tailrace.contracts.entries import ConnectorEntry, ProcessorEntry
 from tailrace.registry import SINKS, SOURCES
@@ -20,6 +22,10 @@ from tailrace.spec import later
 
 if TYPE_CHECKING:
     from tailrace.contracts import Sink
+
+
+LATENCY = timedelta(milliseconds=300)
+"""Unless a document says so: what a person calls at once, and several times what a small batch takes."""
 
 
 class Metadata(Model):
@@ -52,12 +58,22 @@ class Batch(Model):
     max_bytes: Annotated[
         ByteSize, Field(ge=1, description="Bytes of changes in a batch, at most.", examples=["16MiB"])
     ] = 64 * MIB
+    latency: Annotated[
+        Duration | None,
+        Field(
+            description="How soon changes that the log has should be delivered. Batches start as late as that allows, "
+            "so that fewer do the same work; `0s`: as soon as there is a change. Neither a change after a pause nor a "
+            "full batch is held back, and sinks that gather changes have keys of their own for it. Absent: 300ms, or "
+            "what `max_ms` says.",
+            examples=["1s"],
+        ),
+    ] = None
     max_ms: Annotated[
         int | None,
         Field(
             ge=0,
-            description="Milliseconds that changes may wait in the log for their batch to fill. "
-            "Absent: a batch starts as soon as there is a change.",
+            description="Milliseconds that changes wait in the log for their batch to fill, however long batches take; "
+            "in place of `latency`.",
             examples=[1000],
         ),
     ] = None
@@ -67,6 +83,19 @@ class Batch(Model):
     max_inflight: Annotated[
         Literal[1], Field(description="Batches of one sink under way; one, so that order holds.")
     ] = 1
+
+    @model_validator(mode="after")
+    def _one_wait(self) -> Batch:
+        if self.max_ms is not None and self.latency is not None:
+            hint = "leave one of them out: max_ms is a fixed wait, latency leaves room for the time that batches take"
+            raise PydanticCustomError("config.invalid_value", "max_ms and latency exclude each other", {"hint": hint})
+        return self
+
+    def objective(self) -> timedelta:
+        """The latency that batches are paced to; zero: they are not."""
+        if self.max_ms is not None:
+            return timedelta(0)
+        return LATENCY if self.latency is None else self.latency
 
 
 class Sharding(Model):

@@ -62,8 +62,8 @@ class LogSettings(Model):
         ByteSize, Field(ge=1 * MIB, description="Size of a segment file, at most.", examples=["128MB"])
     ] = 64_000_000
     group_commit: Annotated[
-        Duration, Field(description="How long a change may wait to be synced with others.", examples=["50ms"])
-    ] = timedelta(milliseconds=20)
+        Duration, Field(description="How long a change may wait to be synced with others.", examples=["20ms"])
+    ] = timedelta(milliseconds=50)
 
 
 class TapSettings(Model):

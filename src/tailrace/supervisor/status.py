@@ -72,6 +72,17 @@ class DebtStatus:
 
 
 @dataclass(frozen=True)
+class DropStatus:
+    """Changes of a table that a processor dropped for a reason of its own since the run began. Before a table that
+    mirrors its source, they became deletes."""
+
+    table: str
+    processor: str
+    reason: str
+    changes: int
+
+
+@dataclass(frozen=True)
 class SinkStatus:
     """A sink of a pipeline. Everything below `offset` is delivered; `lag_rows` wait in the log, the oldest of them for
     `lag_s`. They are None while they are not known: before its query began, or where the log cannot be read. `debt` is
@@ -88,6 +99,7 @@ class SinkStatus:
     batches: int = 0
     bound_limited: int = 0
     tables: dict[str, TableStatus] = field(default_factory=dict)
+    dropped: tuple[DropStatus, ...] = ()
     debt: dict[str, DebtStatus] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     error: dict[str, str] | None = None

@@ -108,6 +108,13 @@ def _of_sinks(sinks: tuple[SinkStatus, ...]) -> Iterator[Metric]:
     yield _counter("sink_bound_limited_batches", bound, at, of(lambda sink: sink.bound_limited))
     yield _counter("sink_rows", "Rows delivered.", (*at, "table"), of_tables(lambda table: table.rows))
     yield _counter("sink_bytes", "Bytes of rows delivered.", (*at, "table"), of_tables(lambda table: table.bytes))
+    dropped = (
+        ((*_place(sink), each.table, each.processor, each.reason), each.changes)
+        for sink in sinks
+        for each in sink.dropped
+    )
+    text = "Changes that a processor dropped, by its reason."
+    yield _counter("sink_dropped_changes", text, (*at, "table", "processor", "reason"), dropped)
     last = of_tables(lambda table: _seconds(table.last_us))
     text = "When the newest delivered change was committed."
     yield _gauge("sink_last_change_timestamp_seconds", text, (*at, "table"), last)

@@ -13,9 +13,11 @@ import pyarrow as pa
 
 from tailrace.change import LANES, OPS
 from tailrace.contracts import ROWS, TXS, Capture, Frame
+from tailrace.kinds import Kind
 from tailrace.schema import Column, TableSchema
 
-ITEMS = TableSchema(0, "shop", "public", "items", (Column("id", "bigint"), Column("v", "text")), ("id",))
+_COLUMNS = (Column("id", "bigint", kind=Kind("int64")), Column("v", "text", kind=Kind("text")))
+ITEMS = TableSchema(0, "shop", "public", "items", _COLUMNS, ("id",))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tailrace import spellings
 from tailrace.changelog import Bounds, LogReader, LogWriter, Retention, Subscribers
 from tailrace.contracts import Admitted, ChunkId, Span
 from tailrace.schema import Column, TableSchema
@@ -20,8 +21,14 @@ Image = dict[str, Any]
 def schema_of(
     number: int, table: str, columns: Mapping[str, str], key: tuple[str, ...] = ("id",), *, relation: int = 100
 ) -> TableSchema:
-    named = tuple(Column(name, kind, number=place + 1) for place, (name, kind) in enumerate(columns.items()))
+    """A table version; `columns`: name → type, as PostgreSQL spells it."""
+    named = tuple(column_of(name, spelled, number) for number, (name, spelled) in enumerate(columns.items(), 1))
     return TableSchema(number, "shop", "public", table, named, key, relation=relation)
+
+
+def column_of(name: str, spelled: str, number: int = 0) -> Column:
+    """A column of the type that PostgreSQL spells like this."""
+    return Column(name, spelled, number=number, kind=spellings.kind_of(spelled))
 
 
 MESSAGES = schema_of(99, "messages", {}, ())

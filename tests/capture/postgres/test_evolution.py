@@ -55,10 +55,11 @@ def test_a_change_has_the_whole_version_and_the_one_before(db: Database, capturi
     db.run("INSERT INTO t VALUES (1)", "ALTER TABLE t ADD v text", "INSERT INTO t VALUES (2)")
     _, change, row = run.changes()
     schemas = LogReader(run.path).schemas
-    assert json.loads(change["before"])["columns"] == [{"name": "id", "type": "integer"}]
+    key = {"name": "id", "type": "integer", "kind": "int32", "nullable": False}
+    assert json.loads(change["before"])["columns"] == [key]
     assert json.loads(change["after"]) == {
         "version": row["schema_id"],
-        "columns": [{"name": "id", "type": "integer"}, {"name": "v", "type": "text"}],
+        "columns": [key, {"name": "v", "type": "text", "kind": "text", "nullable": True}],
         "key": ["id"],
         "fingerprint": schemas[row["schema_id"]].fingerprint,
         "changes": [{"kind": "add", "column": "v", "type": "text"}],

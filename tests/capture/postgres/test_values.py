@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import Any
 
 import psycopg
 import pytest
 
-from tailrace.capture.staging import read_staged
+from tailrace.capture.staging import left_behind, read_staged
+from tailrace.changelog import LogReader
 from tailrace.contracts import ChunkId, Extent
+from tailrace.schema import TableSchema
+from tailrace.sinks.lake.columns import is_document, is_verbatim, type_of
 from tailrace.testing.servers import PostgresServer
+from tests.capture.postgres.kinds import MAY_NEST, kind_of, lake_of
 from tests.capture.postgres.values import DEFINITIONS, OFFERS, VALUES, Value, values
 from tests.capture.running import Capturing, Change, Database
 
@@ -26,6 +30,7 @@ class Shelf(Database):
     """A database with every value: a table GROUP with rows 1 and 2, and what a capture saw of it and of GROUP_full."""
 
     changes: list[Change]
+    versions: Mapping[int, TableSchema]
 
     def image(self, table: str, op: str, side: str) -> dict[str, str]:
         """The columns of a change's row image, each its JSON text."""
@@ -95,6 +100,7 @@ def shelf(
             for group in VALUES:
                 _fill(db, group, _columns(db, group))
             db.changes = run.changes()
+            db.versions = LogReader(run.path).schemas
         yield db
 
 
@@ -117,6 +123,34 @@ def test_nulls(shelf: Shelf, group: str) -> None:
     """The row that was made empty before it got its values."""
     [_, empty] = [row for row in shelf.changes if (row["table"], row["op"]) == (group, "c")]
     assert split(empty["after"]) == {"id": "2", "n": "null", **{each.column: "null" for each in _columns(shelf, group)}}
+
+
+@pytest.mark.parametrize("group", VALUES)
+def test_kinds(shelf: Shelf, group: str) -> None:
+    """What the stream says and what a snapshot says; it survives being written down."""
+    expected = {"id": "int32", "n": "int32", **{each.column: kind_of(each.type) for each in _columns(shelf, group)}}
+    [streamed] = [each for each in shelf.versions.values() if each.table == group]
+    for version in (streamed, _snapshot_version(shelf, group)):
+        assert {column.name: str(column.kind) for column in version.columns} == expected
+        assert {column.name: column.nullable for column in version.columns if not column.nullable} == {"id": False}
+        again = TableSchema.from_dict(json.loads(json.dumps(version.as_dict())))
+        assert repr(again) == repr(version)
+
+
+@pytest.mark.parametrize("group", VALUES)
+def test_lake_types(shelf: Shelf, group: str) -> None:
+    """The same of a version whose columns say their kind and of one from before they did."""
+    types = {each.column: each.type for each in _columns(shelf, group)}
+    [version] = [each for each in shelf.versions.values() if each.table == group]
+    written = version.as_dict()
+    older = TableSchema.from_dict({**written, "columns": [_without_kind(each) for each in written["columns"]]})
+    for now, before in zip(version.columns[2:], older.columns[2:], strict=True):
+        kind = kind_of(types[now.name])
+        for column in (now, before):
+            assert type_of(column.kind, variant=False).simpleString() == lake_of(kind), now.type
+            assert is_document(column.kind) == (kind == "json"), now.type
+        assert is_verbatim(now.kind) == (kind in MAY_NEST or now.kind.domain), now.type
+        assert is_verbatim(before.kind) or not is_verbatim(now.kind), now.type
 
 
 def test_images_are_one_line_of_valid_json(shelf: Shelf) -> None:
@@ -169,6 +203,18 @@ def _after_blanks(text: str, at: int) -> int:
 
 def _columns(db: Database, group: str) -> list[Value]:
     return values(group, db.server.major)
+
+
+def _snapshot_version(db: Database, table: str) -> TableSchema:
+    with tempfile.TemporaryDirectory() as folder:
+        chunk = ChunkId("run", "public", table, 0)
+        db.source().read_chunk(chunk, Extent(filter="id = 1"), FilePath(folder))
+        [staged] = left_behind(FilePath(folder))
+    return staged.schema
+
+
+def _without_kind(column: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in column.items() if name != "kind"}
 
 
 def _extensions(db: Database) -> set[str]:

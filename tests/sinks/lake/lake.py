@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+from tailrace.contracts import Processor
 from tailrace.sinks.lake import LakeSink
 from tailrace.sinks.lake.keeper import LakeKeeper
 from tailrace.sinks.lake.target import Target
@@ -17,8 +19,8 @@ class Lake(FedSink):
     sink: LakeSink
     keeper: LakeKeeper
 
-    def __init__(self, spark: SparkSession, sink: LakeSink, folder: Path) -> None:
-        super().__init__(spark, sink, folder)
+    def __init__(self, spark: SparkSession, sink: LakeSink, folder: Path, processors: Sequence[Processor] = ()) -> None:
+        super().__init__(spark, sink, folder, processors)
 
     def target(self, table: str = "public__orders") -> Target:
         return self.sink.target(self.spark, table, f"shop-feed/lake/{self.feed.log_id}")

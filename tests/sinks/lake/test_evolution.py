@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from tailrace.schema import Column
 from tailrace.sinks.delta import DeltaSink
 from tailrace.sinks.lake.sql import quoted
-from tailrace.testing.feed import schema_of
+from tailrace.testing.feed import column_of, schema_of
 from tests.sinks.lake.conftest import MakeSink
 from tests.sinks.lake.lake import Lake
 
@@ -21,11 +20,11 @@ V2 = replace(
     V1,
     id=2,
     columns=(
-        Column("id", "bigint", number=1),
-        Column("n", "bigint", number=2),
-        Column("remark", "text", number=3),
-        Column("status", "text", number=4),
-        Column("price", "numeric(10,2)", number=5),
+        column_of("id", "bigint", 1),
+        column_of("n", "bigint", 2),
+        column_of("remark", "text", 3),
+        column_of("status", "text", 4),
+        column_of("price", "numeric(10,2)", 5),
     ),
 )
 V3 = replace(V2, id=3, columns=tuple(c for c in V2.columns if c.name != "price"))
@@ -102,7 +101,7 @@ def test_a_column_cannot_take_the_name_of_another(lake: MakeLake) -> None:
     table.feed.add(V1, "c", {"id": 1, "n": 1, "note": "a"})
     alike = schema_of(8, "alike", {"id": "bigint", "N": "integer", "n": "integer"})
     table.feed.add(alike, "c", {"id": 1, "N": 1, "n": 2})
-    taken = replace(V1, id=9, columns=(*V1.columns, Column("_op", "text", number=9)))
+    taken = replace(V1, id=9, columns=(*V1.columns, column_of("_op", "text", 9)))
     table.feed.evolve(taken).add(taken, "c", {"id": 2, "n": 1, "note": "a", "_op": "x"})
     table.keep()
     assert [row["id"] for row in table.rows()] == [1]
@@ -161,7 +160,7 @@ def test_a_table_made_anew_holds_nothing_of_the_old_one(lake: MakeLake) -> None:
     assert table.rows() == [{"id": 3, "n": 4, "note": "d"}]
 
 
-TEXT_N = replace(V1, id=4, columns=(V1.columns[0], Column("n", "text", number=2), V1.columns[2]))
+TEXT_N = replace(V1, id=4, columns=(V1.columns[0], column_of("n", "text", 2), V1.columns[2]))
 
 
 def _retyped(table: Lake) -> None:

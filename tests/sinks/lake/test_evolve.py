@@ -13,19 +13,19 @@ from tailrace.schema import Column, TableSchema
 from tailrace.sinks.iceberg import IcebergSink
 from tailrace.sinks.lake.target import Target
 from tailrace.testing.failpoints import dies_at
-from tailrace.testing.feed import Image
+from tailrace.testing.feed import Image, column_of
 from tests.sinks.lake.lake import Lake
 
 MakeLake = Callable[..., Lake]
 
 
 def version(number: int, *columns: Column, table: str = "orders", relation: int = 100) -> TableSchema:
-    key = Column("id", "bigint", number=1)
+    key = column_of("id", "bigint", 1)
     return TableSchema(number, "shop", "public", table, (key, *columns), ("id",), relation=relation)
 
 
 def texts(**numbers: int) -> tuple[Column, ...]:
-    return tuple(Column(name, "text", number=number) for name, number in numbers.items())
+    return tuple(column_of(name, "text", number) for name, number in numbers.items())
 
 
 MOVES = {
@@ -105,7 +105,7 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-A, B, N = Column("a", "text", number=2), Column("b", "text", number=3), Column("n", "integer", number=4)
+A, B, N = column_of("a", "text", 2), column_of("b", "text", 3), column_of("n", "integer", 4)
 V1 = version(1, A, B, N)
 OLD = {"id": 1, "a": "old a", "b": "old b", "n": 1}
 CASES = {
@@ -133,7 +133,7 @@ CASES = {
         ),
         V1,
         [OLD],
-        version(2, A, B, Column("n", "bigint", number=4), Column("d", "text", number=5)),
+        version(2, A, B, column_of("n", "bigint", 4), column_of("d", "text", 5)),
         [{"id": 2, "a": "new a", "b": "new b", "n": 1 << 40, "d": "new d"}],
         [{**OLD, "d": "default"}, {"id": 2, "a": "new a", "b": "new b", "n": 1 << 40, "d": "new d"}],
         {"d": "default"},
@@ -184,7 +184,7 @@ CASES = {
         ),
         V1,
         [OLD],
-        version(2, A, B, Column("n", "text", number=4)),
+        version(2, A, B, column_of("n", "text", 4)),
         [{"id": 2, "a": "new a", "b": "new b", "n": "two"}],
         [{**OLD, "n": "1"}, {"id": 2, "a": "new a", "b": "new b", "n": "two"}],
     ),
@@ -197,9 +197,9 @@ CASES = {
             "lake.evolve.after_rename",
             "lake.evolve.after_version",
         ),
-        version(1, Column("d", "numeric(6,2)", number=2)),
+        version(1, column_of("d", "numeric(6,2)", 2)),
         [{"id": 1, "d": "1.25"}],
-        version(1, Column("d", "numeric(6,2)", number=2)),
+        version(1, column_of("d", "numeric(6,2)", 2)),
         [{"id": 2, "d": "NaN"}],
         [{"id": 1, "d": "1.25"}, {"id": 2, "d": "NaN"}],
     ),
@@ -215,9 +215,9 @@ CASES = {
             "lake.evolve.after_rename",
             "lake.evolve.after_version",
         ),
-        version(1, Column("d", "numeric(6,2)", number=2), Column("e", "numeric(6,2)", number=3)),
+        version(1, column_of("d", "numeric(6,2)", 2), column_of("e", "numeric(6,2)", 3)),
         [{"id": 1, "d": "NaN", "e": "NaN"}],
-        version(2, Column("e", "numeric(6,2)", number=2)),
+        version(2, column_of("e", "numeric(6,2)", 2)),
         [{"id": 2, "e": "Infinity"}],
         [{"id": 1, "e": None, "_unfit": {"e": "NaN"}}, {"id": 2, "e": None, "_unfit": {"e": "Infinity"}}],
         {},
@@ -227,7 +227,7 @@ CASES = {
         ("lake.evolve.after_clear", "lake.evolve.after_add"),
         V1,
         [OLD],
-        version(2, A, Column("c", "integer", number=3), relation=200),
+        version(2, A, column_of("c", "integer", 3), relation=200),
         [{"id": 2, "a": "new a", "c": 3}],
         [{"id": 2, "a": "new a", "b": None, "n": None, "c": 3}],
     ),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tailrace.contracts import Span
+from tailrace.sinks.lake.table import SinkTable
 from tailrace.sinks.lake.target import Target
 from tailrace.testing.failpoints import dies_at
 from tailrace.testing.feed import Feed, schema_of
@@ -19,6 +20,21 @@ MakeLake = Callable[..., Lake]
 Row = dict[str, Any]
 ORDERS = schema_of(1, "orders", {"id": "bigint", "n": "integer", "note": "text"})
 UNSENT = ["note"]
+
+
+@pytest.fixture(autouse=True)
+def typed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Few rows are appended as many are. Whether each such append was possible."""
+    found: list[bool] = []
+    append = SinkTable._append_typed
+
+    def noted(self: SinkTable, *given: Any) -> bool:
+        found.append(append(self, *given))
+        return found[-1]
+
+    monkeypatch.setattr("tailrace.sinks.lake.table.MANY", 0)
+    monkeypatch.setattr(SinkTable, "_append_typed", noted)
+    return found
 
 
 @pytest.fixture
@@ -44,7 +60,9 @@ def numbers(lake: Lake) -> list[tuple[int, int, str]]:
     return [(each["id"], each["n"], each["note"]) for each in lake.rows()]
 
 
-def test_new_rows_are_appended_and_only_what_was_touched_is_merged(lake: MakeLake, statements: list[str]) -> None:
+def test_new_rows_are_appended_and_only_what_was_touched_is_merged(
+    lake: MakeLake, statements: list[str], typed: list[bool]
+) -> None:
     table = lake()
     table.feed.read(ORDERS, [row(1), row(2), row(3)])
     table.keep()
@@ -58,6 +76,7 @@ def test_new_rows_are_appended_and_only_what_was_touched_is_merged(lake: MakeLak
     table.feed.read(ORDERS, [row(9), row(10)])
     table.keep()
     assert statements == ["INSERT", "INSERT", "MERGE", "INSERT"]
+    assert typed == [True, True, True]
     assert numbers(table) == [
         (1, 0, "read"),
         (2, 1, "read"),
@@ -110,6 +129,30 @@ def test_a_value_that_does_not_fit_follows_the_policy_in_both_parts(lake: MakeLa
     table.feed.read(ORDERS, [{"id": 4, "n": "few", "note": "b"}])
     table.keep()
     assert [each["n"] for each in table.rows()] == ["many", "0", "0", "few"]
+
+
+def test_rows_that_only_spark_can_read(lake: MakeLake, statements: list[str], typed: list[bool]) -> None:
+    """One value is enough; nothing of what was tried before is left."""
+    late, table = schema_of(1, "orders", {"id": "bigint", "at": "timestamp with time zone"}), lake()
+    table.feed.read(
+        late, [{"id": 1, "at": "2024-02-29T12:00:00.000001Z"}, {"id": 2, "at": "10000-01-01T00:00:00.000000Z"}]
+    )
+    table.keep()
+    table.feed.read(late, [{"id": 3, "at": "2024-02-29T12:00:00.000002Z"}, {"id": 4, "at": None}])
+    table.keep()
+    assert (typed, statements) == ([False, True], ["INSERT", "INSERT", "INSERT"])
+    found = table.sql("SELECT id, unix_micros(at) - unix_micros(timestamp'2024-02-29T12:00:00Z') n FROM {} ORDER BY id")
+    assert [each["n"] for each in found] == [1, 251_693_092_800_000_000, 2, None]
+
+
+def test_a_value_that_does_not_fit_halfway_through_a_load(lake: MakeLake, typed: list[bool]) -> None:
+    table = lake()
+    table.feed.read(ORDERS, [row(1), {"id": 2, "n": "many", "note": "a"}])
+    table.keep()
+    table.feed.read(ORDERS, [row(3)])
+    table.keep()
+    assert typed == [False, False, False]  # the last two with a column that became text
+    assert [(each["id"], each["n"]) for each in table.rows()] == [(1, "0"), (2, "many"), (3, "0")]
 
 
 @pytest.mark.parametrize("then", ["the same batch", "a longer one", "a shorter one"])

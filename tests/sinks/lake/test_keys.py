@@ -36,7 +36,7 @@ KEYS: dict[str, list[str]] = {
 def test_each_spelling_has_one_canonical_text(spark: SparkSession) -> None:
     """Made from the log's text, from a value in the table, and from a column of the table that became text."""
     schema = schema_of(1, "keys", {kind: kind for kind in KEYS}, tuple(KEYS))
-    reading = Reading.of(schema, {kind: type_of(kind, variant=False) for kind in KEYS})
+    reading = Reading.of(schema, {each.name: type_of(each.kind, variant=False) for each in schema.columns})
     texts = Reading.of(schema, {kind: StringType() for kind in KEYS})
     images = [(_image({kind: keys[place] for kind, keys in KEYS.items()}),) for place in range(4)]
     rows = reading.typed(spark.createDataFrame(images, "key string").select(reading.parsed("key").alias("row")))

@@ -10,7 +10,15 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from tailrace.supervisor.status import DebtStatus, SinkStatus, SnapshotStatus, Status, TableStatus, TapStatus
+from tailrace.supervisor.status import (
+    DebtStatus,
+    DropStatus,
+    SinkStatus,
+    SnapshotStatus,
+    Status,
+    TableStatus,
+    TapStatus,
+)
 from tailrace.surfaces.cli import live
 
 
@@ -124,6 +132,15 @@ def test_a_status_that_there_is_no_space_for_is_left_out(monkeypatch: pytest.Mon
         monkeypatch.undo()
         with suppress(OSError):
             full.close()
+
+
+def test_what_processors_dropped_is_shown() -> None:
+    found = status(1000.0, 0)
+    lines = replace(found.sinks[0], dropped=(DropStatus("public.orders", "big", "fields", 1200),))
+    found, rates = replace(found, sinks=(lines,)), live.Rates()
+    rates.add(found)
+    assert "sink shop/files: public.orders: 1,200 dropped by big (fields)" in live.lines(found, rates)
+    assert found.as_dict()["sinks"][0]["dropped"][0]["changes"] == 1200
 
 
 def test_debt_of_lake_tables_is_shown() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -13,8 +13,9 @@ from psycopg.rows import TupleRow
 
 from tailrace.capture.postgres import locks
 from tailrace.capture.postgres.connection import connect
+from tailrace.capture.postgres.kinds import BaseType, kind_of
 from tailrace.capture.postgres.messages import lsn_number
-from tailrace.capture.postgres.numbers import Attribute
+from tailrace.capture.postgres.numbers import DROPPED, Attribute
 from tailrace.capture.postgres.relations import TypeInfo
 from tailrace.config import redact
 from tailrace.errors import SetupError, SourceError
@@ -90,8 +91,10 @@ class PostgresCatalog:
         """A type's spelling, with domains followed to their base and arrays to their element."""
         if (oid, modifier) not in self._types:
             [(name,)] = self.rows("SELECT format_type(%s::oid, %s)", oid, modifier)
-            base, element, delimiter = self._resolve(oid)
-            self._types[oid, modifier] = TypeInfo(name, base, element, delimiter)
+            base = self._resolve(oid, modifier)
+            element = self._resolve(base.element, base.modifier) if base.element else None
+            kind = kind_of(base, element)
+            self._types[oid, modifier] = TypeInfo(name, base.oid, element.oid if element else 0, base.delimiter, kind)
         return self._types[oid, modifier]
 
     def primary_key(self, oid: int) -> tuple[str, ...]:
@@ -112,7 +115,9 @@ class PostgresCatalog:
             "SELECT a.attnum, a.attname, a.atttypid, a.atttypmod, a.attisdropped, a.attgenerated <> '', "
             "EXISTS (SELECT FROM pg_publication_rel r WHERE r.prrelid = a.attrelid AND r.prattrs IS NOT NULL), "
             "(SELECT (m.attmissingval::text::text[])[1] FROM pg_attribute m JOIN tree ON tree.oid = m.attrelid "
-            "  WHERE m.attname = a.attname AND m.atthasmissing LIMIT 1), a.xmin::text::bigint "
+            "  WHERE m.attname = a.attname AND m.atthasmissing LIMIT 1), a.xmin::text::bigint, "
+            "a.attnotnull AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = a.attrelid "
+            "  AND k.contype = 'n' AND NOT k.convalidated AND a.attnum = ANY (k.conkey)) "  # NOT VALID: PostgreSQL 18
             "FROM pg_attribute a WHERE a.attrelid = %s::oid AND a.attnum > 0 ORDER BY a.attnum",
             oid,
             oid,
@@ -238,22 +243,21 @@ class PostgresCatalog:
         )
         return found == [(True,)]
 
-    def _resolve(self, oid: int) -> tuple[int, int, str]:
-        """(base oid, element's base oid or 0, element delimiter)."""
+    def _resolve(self, oid: int, modifier: int) -> BaseType:
+        """The type, or what it is over where it is a domain."""
         found = self.rows(
-            "SELECT t.typtype, t.typbasetype, t.typelem, "
-            "coalesce(e.typarray = t.oid, false), coalesce(e.typdelim, ',') "
+            "SELECT t.typtype::text, t.typbasetype, t.typtypmod, format_type(t.oid, %s), t.typcategory::text, "
+            "CASE WHEN e.typarray = t.oid THEN t.typelem ELSE 0 END, coalesce(e.typdelim, ',') "
             "FROM pg_type t LEFT JOIN pg_type e ON e.oid = t.typelem WHERE t.oid = %s::oid",
+            modifier,
             oid,
         )
         if not found:  # dropped since: the stream still has its rows, as text
-            return oid, 0, ","
-        [(kind, base, element, array, delimiter)] = found
-        if kind == "d":
-            return self._resolve(base)
-        if array:
-            return oid, self._resolve(element)[0], delimiter
-        return oid, 0, ","
+            return BaseType(oid, modifier, DROPPED, "b", "U", 0, ",")
+        [(form, base, declared, spelled, category, element, delimiter)] = found
+        if form == "d":
+            return replace(self._resolve(base, declared if declared >= 0 else modifier), domain=True)
+        return BaseType(oid, modifier, spelled, form, category, element, delimiter)
 
     def connection(self) -> psycopg.Connection[TupleRow]:
         """The connection itself, for what is more than a look-up."""

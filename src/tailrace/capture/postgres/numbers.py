@@ -28,6 +28,7 @@ class Attribute:
 
     `listed`: a publication says which of the table's columns it has. `missing`: the text of the value that rows from
     before the column have. `changed`: the transaction that changed it last; of a dropped column, the one that did that.
+    `required`: no row has a null there.
     """
 
     number: int
@@ -39,6 +40,7 @@ class Attribute:
     listed: bool
     missing: str | None
     changed: int
+    required: bool = False
 
     @property
     def optional(self) -> bool:

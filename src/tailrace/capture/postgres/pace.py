@@ -11,6 +11,12 @@ REPORT_S = 1.0
 IDLE_S = 10.0
 WAIT_S = 0.5
 BUSY_WAIT_S = 0.005
+STREAMING_BYTES = 8 << 10
+GATHER_S = 0.004
+"""While that much comes at once, a little more is let gather: waking up for every packet costs more than decoding."""
+TRICKLE_BYTES = 64 << 10
+"""While a group commit has less than this, nobody looks for more before it is due: so does waking up for every
+transaction."""
 
 
 class Pace:
@@ -51,8 +57,16 @@ class Pace:
     def reported(self) -> None:
         self._last_report, self._reply_wanted = time.monotonic(), False
 
+    def rest(self, arrived: int, finished: int) -> float:
+        """How long to let more gather before the server is listened to again, when `arrived` bytes came at last and
+        `finished` bytes wait for the group commit."""
+        if arrived >= STREAMING_BYTES:
+            return GATHER_S
+        return self._until_commit() if 0 < finished < TRICKLE_BYTES else 0.0
+
     def patience(self, waiting: bool) -> float:
         """How long to sleep on the socket; `waiting`: without delaying a group commit."""
-        if not waiting:
-            return self._wait_s
+        return self._until_commit() if waiting else self._wait_s
+
+    def _until_commit(self) -> float:
         return max(0.0, self._last_flush + self._group_commit_s - time.monotonic())

@@ -14,6 +14,7 @@ from tailrace.capture.postgres.buffers import Tables
 from tailrace.capture.postgres.json_text import JsonKind
 from tailrace.capture.postgres.messages import Relation
 from tailrace.capture.postgres.numbers import DROPPED, Attribute, Told, numbers_of
+from tailrace.kinds import OTHER, Kind
 from tailrace.schema import Column, SchemaBook, TableSchema
 
 KINDS = {
@@ -37,12 +38,13 @@ KINDS = {
 
 @dataclass(frozen=True)
 class TypeInfo:
-    """What the catalog says of a type: its spelling, the oid behind a domain, an array's element."""
+    """What the catalog says of a type: its spelling, the oid behind a domain, an array's element, its kind."""
 
     name: str
     oid: int
     element: int
     delimiter: str
+    kind: Kind = OTHER
 
 
 class Catalog(Protocol):
@@ -103,31 +105,31 @@ class Relations:
 
     def describe(self, relation: Relation, since: str = "") -> TableSchema:
         """The version that a relation message stands for; it has no id yet, and the numbers that the message has."""
+        types = [self._catalog.type_info(each.type_oid, each.type_modifier) for each in relation.columns]
         columns = tuple(
-            Column(each.name, self._catalog.type_info(each.type_oid, each.type_modifier).name, number=each.number)
-            for each in relation.columns
+            Column(each.name, info.name, number=each.number, kind=info.kind)
+            for each, info in zip(relation.columns, types, strict=True)
         )
         key = self._key(relation)
         return TableSchema(-1, self._database, relation.schema, relation.table, columns, key, relation.oid, since)
 
     def enter(self, schema: TableSchema) -> TableSchema:
-        """`schema` as the book has it."""
-        return self._book.enter(schema)
+        """`schema`, which has its columns' numbers, as the book has it."""
+        return self._book.enter(_with_nullability(schema, self._catalog.attributes(schema.relation)))
 
     def _numbered(self, schema: TableSchema, relation: Relation, xid: int) -> TableSchema:
         """`schema` with the numbers of its columns. A type that is gone is spelled as the log knows it."""
         known = self.newest(schema.schema, schema.table)
         before = known.columns if known is not None and known.relation == schema.relation else ()
         told = Told(relation.columns, [column.type for column in schema.columns], xid)
-        found = numbers_of(told, before, self._catalog.attributes(relation.oid))
+        attributes = self._catalog.attributes(relation.oid)
+        found = numbers_of(told, before, attributes)
         if not found.sure:
             self.doubtful.append((schema.schema, schema.table))
-        spelled = {column.number: column.type for column in before}
-        columns = tuple(
-            replace(column, number=number, type=spelled.get(number, DROPPED) if column.type == DROPPED else column.type)
-            for column, number in zip(schema.columns, found.each, strict=True)
-        )
-        return replace(schema, columns=columns)
+        known_types = {column.number: column for column in before if column.number}
+        numbered = (replace(column, number=n) for column, n in zip(schema.columns, found.each, strict=True))
+        columns = tuple(_typed(column, known_types.get(column.number)) for column in numbered)
+        return _with_nullability(replace(schema, columns=columns), attributes)
 
     def drop(self, known: TableSchema, since: str) -> TableSchema:
         """The version of a table that is gone."""
@@ -192,6 +194,17 @@ class Relations:
             np.array(cols, dtype=np.int64).reshape(-1, 7),
             np.frombuffer(bytes(names) or b" ", dtype=np.uint8),
         )
+
+
+def _typed(column: Column, known: Column | None) -> Column:
+    """`column`, with the type that the log knows where its own is gone."""
+    return column if known is None or column.type != DROPPED else replace(column, type=known.type, kind=known.kind)
+
+
+def _with_nullability(schema: TableSchema, attributes: tuple[Attribute, ...]) -> TableSchema:
+    """What the catalog says now, which may be ahead of the stream."""
+    required = {each.number for each in attributes if each.required}
+    return replace(schema, columns=tuple(replace(c, nullable=c.number not in required) for c in schema.columns))
 
 
 def _is_older(xid: int, other: int) -> bool:

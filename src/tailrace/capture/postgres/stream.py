@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from tailrace.control import Store
 
 READ_BYTES = 512 << 10
-STREAMING_BYTES = 8 << 10
-GATHER_S = 0.004
-"""While that much comes at once, a little more is let gather: waking up for every packet costs more than decoding."""
 MIN_ARENA_BYTES = 1 << 20
 MAX_ARENA_BYTES = 1 << 30
 """A frame's text columns have 32-bit offsets."""
@@ -109,8 +106,7 @@ class PostgresStream:
             self._watch()
             if not more:
                 yield Capture(None, STILL_OPEN)  # a breath: the tap looks after status and retention
-                if len(data) >= STREAMING_BYTES:
-                    time.sleep(GATHER_S)
+                time.sleep(self._pace.rest(len(data), self._rows.done_bytes))
                 stream.wait(self._pace.patience(bool(self._rows.finished)))
         yield from self._finished()
         self._report(stream, now=True)

@@ -126,6 +126,9 @@ class KafkaSink(RecordSink):
         routes = {} if self.static_topic() is not None else {"topic": self.topic}
         return routes if self.key is None else {**routes, "record_key": self.key}
 
+    def routed(self) -> dict[str, str]:
+        return {"topic": "topic", "record_key": "key", "record_headers": "headers"}
+
     def static_topic(self) -> str | None:
         """The topic, where every record goes to the same one."""
         match parse_template(self.topic):

@@ -83,7 +83,7 @@ class KafkaWriter:
         """The batch in pieces of bounded size, after checking that each of its records can be sent."""
         if self.topic is None:
             self._check_routes(batch)
-        lengths = _lengths(batch.column("value")) + _lengths(batch.column(self.key))
+        lengths = _lengths(batch.column("value")) + _lengths(self._keys(batch))
         self._check_sizes(batch, lengths)
         share = np.cumsum(lengths, dtype=np.int64) // _CHUNK_BYTES
         rows = np.arange(batch.num_rows) // _CHUNK_ROWS
@@ -116,10 +116,12 @@ class KafkaWriter:
             )
 
     def _produce(self, producer: Producer, chunk: pa.RecordBatch, identity: str) -> None:
-        if self.topic is not None:
+        if self.topic is not None and "topic" not in chunk.schema.names:
             self._send(producer, self.topic, chunk)
             return
         topics: Any = chunk.column("topic")
+        if self.topic is not None:
+            topics = pc.fill_null(topics, self.topic)
         names: list[str] = topics.unique().to_pylist()
         known = _known_topics.setdefault(identity, set())
         if not known.issuperset(names):
@@ -131,16 +133,31 @@ class KafkaWriter:
 
     def _send(self, producer: Producer, topic: str, chunk: pa.RecordBatch) -> None:
         values = chunk.column("value").cast(pa.binary()).to_pylist()
-        keys = chunk.column(self.key).cast(pa.binary()).to_pylist()
+        keys = self._keys(chunk).cast(pa.binary()).to_pylist()
         report = partial(self._failed, chunk)
-        if self.headers:
-            for value, key in zip(values, keys, strict=True):
-                producer.produce(topic, value, key, on_delivery=report, headers=self.headers)
+        headers = self._headers_of(chunk)
+        if headers is not None:
+            for value, key, own in zip(values, keys, headers, strict=True):
+                producer.produce(topic, value, key, on_delivery=report, headers=own)
             return
         records: list[dict[str, Any]] = [{"value": value, "key": key} for value, key in zip(values, keys, strict=True)]
         if producer.produce_batch(topic, records, on_delivery=report) != len(records):
             row, error = next((row, record["_error"]) for row, record in enumerate(records) if "_error" in record)
             raise kafka_error(error, "the record was refused", place(chunk, row))
+
+    def _keys(self, batch: pa.RecordBatch) -> Any:
+        """The records' keys; behind processors those may have said another."""
+        return batch.column("record_key" if "record_key" in batch.schema.names else self.key)
+
+    def _headers_of(self, chunk: pa.RecordBatch) -> list[list[tuple[str, str | bytes | None]]] | None:
+        """The headers of each record; None where no record has any."""
+        said: Any = chunk.column("record_headers") if "record_headers" in chunk.schema.names else None
+        if said is None or said.null_count == len(said):
+            return [self.headers] * chunk.num_rows if self.headers else None
+        return [
+            [*self.headers, *((name, str(value).encode()) for name, value in json.loads(text or "{}").items())]
+            for text in said.to_pylist()
+        ]
 
     def _failed(self, chunk: pa.RecordBatch, error: KafkaError, message: Message) -> None:
         if self._failures and error.code() in HEALS:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -22,64 +20,57 @@ from pyspark.sql.types import (
 )
 
 from tailrace.jvm import JSON_LIMITS
+from tailrace.kinds import Kind, KindName
 
 MAX_DIGITS = 38
 FLOATS = (DoubleType, FloatType)
 
 TEXT = StringType()
 
-_PLAIN: dict[str, DataType] = {
-    "bigint": LongType(),
-    "boolean": BooleanType(),
+_TYPES: dict[KindName, DataType] = {
     "bool": BooleanType(),
-    "bytea": BinaryType(),
+    "int8": IntegerType(),
+    "int16": IntegerType(),
+    "int32": IntegerType(),
+    "int64": LongType(),
+    "uint8": IntegerType(),
+    "uint16": IntegerType(),
+    "uint32": LongType(),
+    "uint64": DecimalType(20, 0),
+    "float32": FloatType(),
+    "float64": DoubleType(),
+    "bytes": BinaryType(),
     "date": DateType(),
-    "double precision": DoubleType(),
-    "float4": FloatType(),
-    "float8": DoubleType(),
-    "int2": IntegerType(),
-    "int4": IntegerType(),
-    "int8": LongType(),
-    "integer": IntegerType(),
-    "oid": LongType(),
-    "real": FloatType(),
-    "smallint": IntegerType(),
-    "timestamp with time zone": TimestampType(),
-    "timestamp without time zone": TimestampNTZType(),
-    "int unsigned": LongType(),
-    "bigint unsigned": DecimalType(20, 0),
+    "timestamp": TimestampNTZType(),
+    "timestamp_tz": TimestampType(),
 }
-JSON = ("json", "jsonb")
-_DECIMAL = re.compile(r"(?:numeric|decimal)\((\d+)(?:,\s*(-?\d+))?\)")
+"""Kinds that have a type of their own; decimals and arrays have more than one, all others are text."""
 
 
-_TEXTS = (
-    *("text", "character", "char", "varchar", "bpchar", "name", "uuid", "time", "interval", "money", "inet", "cidr"),
-    *("macaddr", "bit", "xml", "point", "line", "lseg", "box", "path", "polygon", "circle", "tsvector", "tsquery"),
-)
+def is_document(kind: Kind) -> bool:
+    """Whether values are JSON, each the very text it has."""
+    return kind.name == "json" and not kind.domain
 
 
-def is_verbatim(spelled: str) -> bool:
-    """Whether values may be JSON other than strings, whose text must stay as it is: JSON's own types, those of the
-    user's, and arrays of floats, whose negative zeros a parser of JSON takes for integers."""
-    kind = type_of(spelled, variant=False)
-    if spelled in JSON or (isinstance(kind, ArrayType) and isinstance(kind.elementType, FLOATS)):
-        return True
-    return isinstance(kind, StringType) and not spelled.startswith(("numeric", *_TEXTS))
+def is_verbatim(kind: Kind) -> bool:
+    """Whether values may be JSON other than strings, whose text must stay as it is: documents, domains, arrays of
+    documents, and those of floats, whose negative zeros a parser of JSON takes for integers."""
+    if kind.domain or kind.element is None:
+        return kind.domain or is_document(kind)
+    return is_document(kind.element) or isinstance(type_of(kind.element, variant=False), FLOATS)
 
 
-def type_of(spelled: str, *, variant: bool) -> DataType:
+def type_of(kind: Kind, *, variant: bool) -> DataType:
     """The type for a column of the source: exact, or text where no type holds all of its values."""
-    name = re.sub(r"\(\d+\)(?= with)", "", spelled)  # timestamp(3) with time zone
-    if name.endswith("[]"):
-        element = name.removesuffix("[]")
-        return TEXT if element in JSON else ArrayType(type_of(element, variant=False))  # a parser would round digits
-    if name in JSON:
+    if kind.domain:
+        return TEXT
+    if kind.element is not None:  # a parser would round the digits of documents
+        return TEXT if is_document(kind.element) else ArrayType(type_of(kind.element, variant=False))
+    if kind.name == "json":
         return VariantType() if variant else TEXT
-    digits = _DECIMAL.fullmatch(name)
-    if digits:
-        return _decimal(int(digits[1]), int(digits[2] or 0))
-    return _PLAIN.get(name, TEXT)
+    if kind.precision is not None:
+        return _decimal(kind.precision, kind.scale or 0)
+    return _TYPES.get(kind.name, TEXT)
 
 
 def _decimal(precision: int, scale: int) -> DataType:

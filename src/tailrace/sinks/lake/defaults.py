@@ -9,16 +9,17 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType
 
 from tailrace.json_members import split
+from tailrace.kinds import Kind
 from tailrace.schema import TableSchema
-from tailrace.sinks.lake.columns import JSON, unfit, value
+from tailrace.sinks.lake.columns import is_document, unfit, value
 from tailrace.sinks.lake.sql import literal, quoted
 
 
 def defaults_of(image: str, schema: TableSchema) -> dict[str, str]:
     """Column → text of its default, from an `s` change's image. Columns whose default is null are not in it."""
-    types = {column.name: column.type for column in schema.columns}
+    kinds = {column.name: column.kind for column in schema.columns}
     found = split(split(image)["defaults"])
-    return {name: _text(raw, types[name]) for name, raw in found.items() if name in types and raw != "null"}
+    return {name: _text(raw, kinds[name]) for name, raw in found.items() if name in kinds and raw != "null"}
 
 
 def misfits(session: SparkSession, defaults: Mapping[str, str], types: Mapping[str, DataType]) -> list[str]:
@@ -44,7 +45,7 @@ def set_aside(defaults: Mapping[str, str], unfit_column: str) -> str:
     return f"map_concat({others}, map({entries}))"
 
 
-def _text(raw: str, kind: str) -> str:
+def _text(raw: str, kind: Kind) -> str:
     """The text that a change would have: of JSON columns the JSON itself, of others the string in it."""
-    text: str = raw if kind in JSON or not raw.startswith('"') else json.loads(raw)
+    text: str = raw if is_document(kind) or not raw.startswith('"') else json.loads(raw)
     return text

@@ -59,7 +59,7 @@ TEXTS = MapType(StringType(), StringType())
 def wanted_types(schema: TableSchema, sink: LakeSink) -> dict[str, DataType]:
     """The columns of a version, with the types new columns get. A key is no variant: those have no equality."""
     variants = {column.name for column in schema.columns if sink.json_as == "variant"} - set(schema.key)
-    return {column.name: type_of(column.type, variant=column.name in variants) for column in schema.columns}
+    return {column.name: type_of(column.kind, variant=column.name in variants) for column in schema.columns}
 
 
 def own_columns(sink: LakeSink) -> dict[str, DataType]:

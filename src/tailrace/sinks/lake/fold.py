@@ -34,9 +34,10 @@ from pyspark.sql.types import (
 from tailrace.json_members import members
 from tailrace.jvm import JSON_LIMITS
 from tailrace.schema import TableSchema
-from tailrace.sinks.lake.columns import FLOATS, JSON, is_verbatim, text, type_of, value, wider
+from tailrace.sinks.lake.columns import FLOATS, is_document, is_verbatim, text, type_of, value, wider
 from tailrace.sinks.lake.evolve import UNFIT
 from tailrace.sinks.lake.sql import literal, quoted
+from tailrace.sinks.typed_rows import TypedRows
 
 
 @dataclass(frozen=True)
@@ -67,16 +68,16 @@ class Reading:
     def of(cls, schema: TableSchema, types: Mapping[str, DataType], *, lenient: bool = False) -> Reading:
         """The reading of a version's rows into a table whose columns have these types."""
         declared = {
-            column.name: type_of(column.type, variant=isinstance(types[column.name], VariantType))
+            column.name: type_of(column.kind, variant=isinstance(types[column.name], VariantType))
             for column in schema.columns
         }
-        verbatim = [column for column in schema.columns if is_verbatim(column.type)]
+        verbatim = [column for column in schema.columns if is_verbatim(column.kind)]
         return cls(
             types,
             declared,
             schema.key,
-            tuple(column.name for column in verbatim if column.type in JSON),
-            tuple(column.name for column in verbatim if column.type not in JSON),
+            tuple(column.name for column in verbatim if is_document(column.kind)),
+            tuple(column.name for column in verbatim if not is_document(column.kind)),
             lenient,
             tuple(name for name, each in types.items() if isinstance(each, DecimalType) and each == declared[name]),
         )
@@ -87,6 +88,14 @@ class Reading:
         return StructType(
             [StructField(name, each if self._is_direct(name) else StringType()) for name, each in self._items()]
         )
+
+    @property
+    def typed_rows(self) -> TypedRows | None:
+        """The quickest way, where a value's JSON alone says what it is; None where it does not."""
+        if self.lenient or self.nested or any(self.types[name] != self.declared[name] for name in self.types):
+            return None
+        rows = TypedRows(StructType([StructField(name, each) for name, each in self._items()]), self.documents)
+        return rows if rows.can_be_made else None
 
     def as_strict(self) -> Reading:
         """The quicker way."""

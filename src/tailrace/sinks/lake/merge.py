@@ -61,6 +61,12 @@ def fresh(rows: DataFrame, columns: Sequence[str], *, lenient: bool, soft: bool)
     return rows.filter(F.col(OP) != "d").select(*(F.col(quoted(name)) for name in columns), *own)
 
 
+_COMES_BACK = (
+    "a row that processors had dropped comes back without columns that the source did not send: "
+    "ALTER TABLE … REPLICA IDENTITY FULL at the source, then give the sink another id and read the table anew"
+)
+
+
 @dataclass(frozen=True)
 class Statement:
     """The MERGE for a source. `unsent`: whether some rows leave columns as the table has them."""
@@ -71,6 +77,9 @@ class Statement:
     unsent: bool
     lenient: bool
     soft: bool
+    whole_inserts: bool = False
+    """Whether a row that the table lacks must have all columns: processors had dropped it, and with it what the source
+    does not send again."""
 
     def text(self, target: str, view: str) -> str:
         gone = f"WHEN MATCHED AND s.{OP} = 'd' THEN " + (
@@ -124,6 +133,9 @@ class Statement:
 
     def _inserts(self) -> dict[str, str]:
         found = {quoted(name): f"s.{quoted(name)}" for name in self.columns}
+        if self.whole_inserts and self.unsent:
+            key = quoted(self.reading.key[0])
+            found[key] = f"if(size(s.{UNSENT}) > 0, raise_error({literal(_COMES_BACK)}), {found[key]})"
         if self.lenient:
             found["`_unfit`"] = f"s.{UNFIT}"
         if self.soft:

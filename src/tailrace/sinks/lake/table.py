@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tailrace import jvm
 from tailrace.contracts import Delivery, Portion
 from tailrace.errors import SinkError
 from tailrace.failpoints import failpoint
@@ -26,6 +27,10 @@ from tailrace.sinks.tables import Log, Portions
 
 if TYPE_CHECKING:
     from tailrace.sinks.lake import LakeSink
+
+
+MANY = jvm.FEW
+"""Fewer rows are parsed by Spark: tasks that make them are longer to plan."""
 
 
 @dataclass(frozen=True)
@@ -221,12 +226,30 @@ class SinkTable:
         start = max(step.start, self.target.loaded())
         if start >= step.end:
             return not alone or self._change(reading, step)
-        rows = self._read(replace(step, start=start), portion=Portion(began, new=True))
+        part, portion = replace(step, start=start), Portion(began, new=True)
         writing = self._marking(step) if alone else self._loading(step)
-        if not self._append(partial(self._new, rows), reading, writing):
-            return False
+        if not self._append_typed(reading, part, portion, writing):
+            rows = self._read(part, portion=portion)
+            if not self._append(partial(self._new, rows), reading, writing):
+                return False
         failpoint("lake.load.before_merge")
         return True
+
+    def _append_typed(self, reading: Reading, step: Rows, portion: Portion, writing: Writing) -> bool:
+        """Append rows whose values are made where the log is read, which is quicker than by Spark's parser. False where
+        that cannot be, or one does not fit."""
+        typed = reading.typed_rows
+        if typed is None or step.content.rows < MANY:
+            return False
+        start = max(step.start, self.mark())
+        found = self._log.read_rows(start, step.end, step.schema.id, typed, portion)
+        if found is None:
+            return False
+        with viewed(found) as view:
+            rows = self.target.session.table(view).select("*", *self._alive())
+        done = self._try_strictly(reading, writing, rows)
+        self._empty = self._empty and not done
+        return done
 
     def _change_in_parts(self, reading: Reading, step: Rows) -> bool:
         """A batch of a snapshot may be larger than what a merge should take: each part has a mark of its own."""
@@ -332,7 +355,9 @@ class SinkTable:
             keys = self._log.keys(max(step.start, self.mark()), step.end, step.schema.id, portion)
             found = ranges(keys, [name for name in reading.types if name in reading.key], reading.types)
             where = {name: bounds for name, bounds in found.items() if reading.is_ordered(name)}
-            statement = merge.Statement(columns, reading, where, unsent=unsent, lenient=lenient, soft=soft)
+            statement = merge.Statement(
+                columns, reading, where, unsent=unsent, lenient=lenient, soft=soft, whole_inserts=self._log.drops_rows
+            )
             self.target.merge(source, statement.text, step.end)
         self._empty = False
 

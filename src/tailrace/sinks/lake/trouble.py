@@ -12,9 +12,10 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from tailrace.config import redact
-from tailrace.errors import Action, SinkError, TailraceError, decide
+from tailrace.errors import Action, ProcessorError, SinkError, TailraceError, decide
 from tailrace.jvm import reason, whole_story
 from tailrace.machine.space import full_disk
+from tailrace.passage import find
 
 WAITS = re.compile(
     r"\.(Connect|ConnectTimeout|NoRouteToHost|NoHttpResponse|SdkClient|ServiceFailure|ServiceUnavailable|Socket"
@@ -24,7 +25,7 @@ WAITS = re.compile(
 """How the JVM says that storage or catalog do not answer. Classes are told from a user's names by the package before
 them."""
 STOPS = re.compile(
-    r"tailrace-error:"  # an error of the log's, raised by a task
+    r'tailrace-error:(?!\{"kind": "ProcessorError")'  # an error of the log's, raised by a task
     r"|SparkContext was shut down|stopped SparkContext|cancelled as part of cancellation of all jobs"
     r"|\.InterruptedException\b|\.OutOfMemoryError\b"
     r"|ExecutorLostFailure|Python worker exited unexpectedly|Python worker failed to connect back"
@@ -39,6 +40,8 @@ def of_the_sink(error: Exception, sink: str) -> Exception | None:
     """What to raise where `error` concerns every table; None: it is the table's own."""
     if isinstance(error, SinkError):
         return error if decide(error) is Action.RETRY or error.code in OF_THE_SINK else None
+    if isinstance(error, ProcessorError):
+        return None
     if isinstance(error, PySparkException | Py4JJavaError):
         return _of_java(error, sink)
     # What is left of Py4J's errors says that the JVM is gone. This process touches no files but the log's.
@@ -47,10 +50,13 @@ def of_the_sink(error: Exception, sink: str) -> Exception | None:
     return None
 
 
-def of_the_table(error: Exception, table: str) -> SinkError:
+def of_the_table(error: Exception, table: str) -> TailraceError:
     """Why a table halts."""
-    if isinstance(error, SinkError):
+    if isinstance(error, SinkError | ProcessorError):
         return error
+    known = find(whole_story(error))
+    if known is not None:
+        return known
     return SinkError(
         "sink.table_failed",
         f"{table} cannot be written: {reason(error)}",

@@ -20,7 +20,7 @@ from tailrace.supervisor.layout import Layout
 from tailrace.supervisor.run.backlog import Backlog
 from tailrace.supervisor.run.care import tended
 from tailrace.supervisor.run.missed import Missed, look_back
-from tailrace.supervisor.status import DebtStatus, SinkState, SinkStatus, TableStatus
+from tailrace.supervisor.status import DebtStatus, DropStatus, SinkState, SinkStatus, TableStatus
 
 WATCH_S = 0.2
 DRAIN_S = 120.0
@@ -108,6 +108,7 @@ class SinkRunner(threading.Thread):
                 name: TableStatus(count.rows, count.bytes, count.last_us or None)
                 for name, count in progress.tables.items()
             },
+            dropped=tuple(DropStatus(*drop, number) for drop, number in sorted(progress.dropped.items())),
             debt={name: DebtStatus(**asdict(debt)) for name, debt in self._care.debts().items()} if self._care else {},
             warnings=self._pressure.warnings(progress) + self._kept_warnings(),
             error=self._error.as_dict() if self._error is not None else None,
@@ -136,6 +137,7 @@ class SinkRunner(threading.Thread):
             state_dir=self._layout.sink(document.name, self.sink.id),
             batch=document.spec.batch,
             sharding=document.spec.sharding,
+            processors=document.chain(self.sink),
         )
         self._state, self._error = "running", None
         try:
@@ -199,4 +201,5 @@ def _sum(past: DeliveryProgress, now: DeliveryProgress) -> DeliveryProgress:
     tables = {name: replace(count) for name, count in past.tables.items()}
     for name, count in now.tables.items():
         tables.setdefault(name, Count()).add(count)
-    return DeliveryProgress(now.offset, past.batches + now.batches, past.bound_limited + now.bound_limited, tables)
+    limited, dropped = past.bound_limited + now.bound_limited, past.dropped + now.dropped
+    return DeliveryProgress(now.offset, past.batches + now.batches, limited, tables, dropped)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, cast
 from tailrace.capture.postgres import PostgresSource
 from tailrace.capture.postgres.patterns import TablePatterns
 from tailrace.changelog import LogReader, head
-from tailrace.contracts import Delivery
+from tailrace.contracts import Delivery, Place
 from tailrace.control.ledger import SnapshotLedger
 from tailrace.errors import ConfigError, SinkError, SourceError
 from tailrace.schema import SchemaBook, TableSchema, table_name
 from tailrace.sinks.lake import LakeSink
+from tailrace.spark.chain import SinkChain
 from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.layout import Layout
 from tailrace.supervisor.verify.passage import Passage, Patience
@@ -165,6 +166,7 @@ class _Table:
             self._touched,
             whole._layout.verifying(whole._pipeline.name),
             self._report,
+            self._chain(delivery),
             limit=options.limit,
             on_rows=lambda report: self._on_step(VerifyProgress(report, estimate)),
         )
@@ -172,6 +174,13 @@ class _Table:
         if options.repair and self._report.differing:
             repair = Repair(verification, whole._ledger, whole._source.id, whole._log_id, self._say)
             repair.run(self._newest(name), soft=self._sink.soft_delete, patience_s=options.patience_s)
+
+    def _chain(self, delivery: Delivery) -> SinkChain:
+        """What the source's rows go through before they are compared."""
+        whole, sink = self._whole, self._sink
+        place = Place(delivery.pipeline, delivery.tenant, whole._source.connector, {}, mirror=True)
+        state = whole._layout.sink(whole._pipeline.name, sink.id) / "verify"
+        return SinkChain(whole._pipeline.chain(sink), place, state)
 
     def _passage(self) -> Passage:
         whole = self._whole

@@ -26,7 +26,9 @@ from tailrace.schema import TableSchema
 from tailrace.sinks.lake import LakeSink
 from tailrace.sinks.lake.evolve import wanted_types
 from tailrace.sinks.lake.target import Target
+from tailrace.spark.chain import SinkChain
 from tailrace.spark.compare import GONE, Compared, Comparison, Difference, read_key
+from tailrace.spark.images import SourceRows, shape
 from tailrace.spark.snapshot import Outcome, Read, ReadHere, ReadInSpark, Task
 from tailrace.supervisor.verify.passage import Passage, Patience, Pin
 from tailrace.supervisor.verify.report import Shown, TableReport
@@ -70,6 +72,7 @@ class TableVerification:
         touched: TouchedKeys,
         folder: Path,
         report: TableReport,
+        chain: SinkChain,
         *,
         limit: int,
         on_rows: Callable[[TableReport], None],
@@ -77,7 +80,7 @@ class TableVerification:
         self._spark, self._source, self._sink, self.target = spark, source, sink, target
         self._schema, self._table = name
         self._passage, self._touched, self._folder = passage, touched, folder
-        self.report, self._limit, self._on_rows = report, limit, on_rows
+        self.report, self._limit, self._on_rows, self._chain = report, limit, on_rows, chain
         self.found: list[Difference] = []
         self._run, self._numbers = f"verify-{uuid.uuid4().hex[:8]}", itertools.count()
 
@@ -196,17 +199,27 @@ class TableVerification:
             reads = self._read(extents)
             offset = self._passage.log_past([each.after for each in reads])
             pin = self._passage.lake_past(self.target, self.report.table, offset)
-            if pin.shape is None or pin.shape.version is None or _alike(reads, pin.shape.version):
+            if pin.shape is None or pin.shape.version is None or self._alike(reads, pin.shape.version):
                 types = {each.name: each.dataType for each in pin.rows.schema.fields} if pin.rows is not None else None
-                schema = reads[0].schema
-                comparison = Comparison(self.target.session, schema, types or wanted_types(schema, self._sink))
+                schema, rows = self._shape(reads[0]), SourceRows(self._chain, reads[0].schema)
+                comparison = Comparison(self.target.session, schema, types or wanted_types(schema, self._sink), rows)
                 return Moment(tuple(reads), pin, comparison, self._touched.since(reads, pin.offset))
             for each in reads:
                 Path(each.file).unlink(missing_ok=True)
             waiting.go_on((pin.shape.version.fingerprint, [each.schema.fingerprint for each in reads]))
 
     def _wanted(self, moment: Moment) -> dict[str, DataType]:
-        return wanted_types(moment.reads[0].schema, self._sink)
+        return wanted_types(self._shape(moment.reads[0]), self._sink)
+
+    def _shape(self, read: Staged) -> TableSchema:
+        """What was read, as the lake has it."""
+        return shape(self._chain, read.schema)
+
+    def _alike(self, reads: Sequence[Staged], version: TableSchema) -> bool:
+        """Whether the reads have the columns that the lake follows."""
+        wanted = [(column.name, column.type) for column in version.columns], version.key
+        shapes = [self._shape(each) for each in reads]
+        return all(([(c.name, c.type) for c in each.columns], each.key) == wanted for each in shapes)
 
     def _read(self, extents: Sequence[Extent]) -> list[Staged]:
         chunks: Task = [
@@ -250,12 +263,6 @@ class TableVerification:
             hint="verify it when that is over",
             where=self.report.table,
         )
-
-
-def _alike(reads: Sequence[Staged], version: TableSchema) -> bool:
-    """Whether the reads have the columns that the lake follows."""
-    wanted = [(column.name, column.type) for column in version.columns], version.key
-    return all(([(c.name, c.type) for c in each.schema.columns], each.schema.key) == wanted for each in reads)
 
 
 def _shown(found: Difference, source: dict[str, str | None] | None, lake: dict[str, str | None] | None) -> Shown:

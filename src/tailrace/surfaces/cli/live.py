@@ -87,7 +87,7 @@ def lines(status: Status, rates: Rates) -> list[str]:
         behind = f"lag {UNKNOWN}" if sink.lag_rows is None else f"{sink.lag_rows:,} rows behind"
         moved = f"{rows:,} rows delivered, {rates.total(sink):,.0f}/s, {behind}"
         found.append(f"sink {sink.pipeline}/{sink.sink}: {sink.state}, {moved}")
-        found += [f"sink {sink.pipeline}/{sink.sink}: {name}: {debt(each)}" for name, each in sorted(sink.debt.items())]
+        found += [f"sink {sink.pipeline}/{sink.sink}: {line}" for line in _details(sink)]
     return found + notes(status)
 
 
@@ -121,16 +121,15 @@ def picture(status: Status, rates: Rates) -> RenderableType:
         table.add_row(tap.source, "change log", _state(tap.state) + _told(tap), f"{tap.rows:,}", "", lag, age)
     for each in status.snapshots:
         table.add_row("", f"  snapshot of {each.table}", _state(each.state), _read(each), "", "", "")
-    debts: list[Text] = []
+    details: list[Text] = []
     for sink in status.sinks:
         table.add_section()
         table.add_row(sink.source, f"{sink.sink} ({sink.kind})", _state(sink.state), "", "", _sink_lag(sink), "")
         for name, found in sorted(sink.tables.items()):
             rate = f"{rates.of(sink, name):,.0f}"
             table.add_row("", f"  {name}", "", f"{found.rows:,}", rate, "", _age(status.at, found.last_us))
-        owed = [f"{name}: {debt(each)}" for name, each in sorted(sink.debt.items())]
-        debts += [Text(f"{sink.sink}  {line}", style="dim") for line in owed]
-    return Group(table, *debts, *(Text(note, style="yellow") for note in notes(status)))
+        details += [Text(f"{sink.sink}  {line}", style="dim") for line in _details(sink)]
+    return Group(table, *details, *(Text(note, style="yellow") for note in notes(status)))
 
 
 @contextmanager
@@ -174,6 +173,12 @@ def _paced(seconds: float, render: Callable[[Status, Rates], list[str]], say: Ca
         printed = text
 
     return tick
+
+
+def _details(sink: SinkStatus) -> list[str]:
+    """What processors dropped, and what upkeep would remove."""
+    found = [f"{each.table}: {each.changes:,} dropped by {each.processor} ({each.reason})" for each in sink.dropped]
+    return found + [f"{name}: {debt(each)}" for name, each in sorted(sink.debt.items())]
 
 
 def _read(snapshot: SnapshotStatus) -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tailrace.schema import columns_document
 from tailrace.surfaces.cli.output import Json, guard, say, say_json
 from tailrace.surfaces.cli.place import DataDir, PlatformConfig, data_dir_of, moment
 
@@ -50,7 +51,7 @@ def show(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Print one version: columns, types, key, and where it begins."""
+    """Print one version: columns, types, kinds, key, and where it begins."""
     with guard(as_json):
         from tailrace.supervisor.inspect import schemas as service
 
@@ -61,7 +62,9 @@ def show(
         return
     say(f"{found.name}  {_where(version)}")
     for column in version.schema.columns:
-        say(f"  {column.name}  {column.type}{'  key' if column.name in version.schema.key else ''}")
+        null = "" if column.nullable else "  not null"
+        key = "  key" if column.name in version.schema.key else ""
+        say(f"  {column.name}  {column.type}  {column.kind}{null}{key}")
     say(f"  fingerprint {version.fingerprint}")
 
 
@@ -121,10 +124,9 @@ def _summary(table: TableVersions) -> dict[str, Any]:
 
 
 def _plain(version: SchemaVersion) -> dict[str, Any]:
-    columns = [{"name": column.name, "type": column.type} for column in version.schema.columns]
     return {
         "version": version.schema.id,
-        "columns": columns,
+        "columns": columns_document(version.schema),
         "key": list(version.schema.key),
         "fingerprint": version.fingerprint,
         "position": version.position,

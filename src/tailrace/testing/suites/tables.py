@@ -14,7 +14,7 @@ kill is an exception at a failpoint that nothing hears; the start after it knows
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,10 +22,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tailrace.changelog import Limits
-from tailrace.contracts import Delivery
+from tailrace.contracts import Delivery, Place, Processor
 from tailrace.schema import TableSchema
 from tailrace.sinks.tables import Keeper, TableSink
 from tailrace.spark.carrier import canonical
+from tailrace.spark.chain import SinkChain
 from tailrace.spark.tables import SparkLog
 from tailrace.testing.failpoints import dies_at
 from tailrace.testing.feed import Feed, schema_of
@@ -44,8 +45,12 @@ EVENTS_PER_READ = 3
 class FedSink:
     """A table sink with a log of its own: deliver, break, start again."""
 
-    def __init__(self, spark: SparkSession, sink: TableSink, folder: Path) -> None:
+    def __init__(
+        self, spark: SparkSession, sink: TableSink, folder: Path, processors: Sequence[Processor] = ()
+    ) -> None:
+        """`processors` stand before the sink's own."""
         self.spark, self.sink, self.feed = spark, sink, Feed(folder / "log")
+        self._processors = tuple(processors)
         self.state = folder / "state"
         self.state.mkdir(exist_ok=True)
         self.at = 0
@@ -64,9 +69,12 @@ class FedSink:
         self.keeper.settle()
 
     def _open(self) -> Keeper:
-        columns = list(canonical(self.sink.columns()).values())
-        limits = Limits(max_events=EVENTS_PER_READ)
-        log = SparkLog(self.spark, self.feed.path, columns, limits, f"{DELIVERY.pipeline}/{self.sink.id}", tasks=2)
+        place = Place(DELIVERY.pipeline, DELIVERY.tenant, "postgresql", {}, mirror=self.sink.mirrors())
+        self.chain = SinkChain((*self._processors, *self.sink.chain()), place, self.state)
+        self.chain.drops.begin()
+        columns = list(canonical(self.sink.columns(), processed=bool(self.chain)).values())
+        limits, name = Limits(max_events=EVENTS_PER_READ), f"{DELIVERY.pipeline}/{self.sink.id}"
+        log = SparkLog(self.spark, self.feed.path, columns, limits, name, 2, self.chain)
         return self.sink.keeper(self.spark, DELIVERY, log, self.state)
 
 

@@ -1,0 +1,230 @@
+"""What processors with user code share: whose changes the code sees, what follows when it fails, and what is promised
+of its answers."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal, Protocol, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field, field_validator
+from pydantic_core import PydanticCustomError
+
+from tailrace.contracts import BatchProcessor, Place, Processor, Step, Trait
+from tailrace.errors import ProcessorError
+from tailrace.kinds import Kind
+from tailrace.processors.declared import UNDECLARED, Declared
+from tailrace.processors.outcome import Outcome, applied
+from tailrace.schema import Column, TableSchema
+
+PIECE_ROWS = 1_000
+"""Changes that a call of user code gets, at most."""
+PIECE_BYTES = 4 << 20
+"""Bytes of row images in a call; a larger change is a call of its own."""
+
+SEEN_OPS = ("c", "u", "d", "r", "m")
+"""User code sees changes with the image of a row, and messages. Truncates and schema changes pass it by."""
+
+Piece = tuple[int, ...]
+"""Places of changes in their batch."""
+
+
+class UserError(Exception):
+    """User code failed, or gave what nothing can be made of. `reason` has nothing of a row in it; `said`, in the code's
+    own words, may have."""
+
+    def __init__(self, reason: str, *, code: str = "processor.failed", said: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.code, self.said = reason, code, said
+
+
+class UserProcessor(Processor):
+    """What documents say of any user code."""
+
+    tables: Annotated[
+        tuple[str, ...],
+        Field(
+            description="Only changes of these tables go through it: `schema.table`, or a name without a dot for "
+            "tables of any schema; `*` stands for any characters. Absent: all tables, and messages.",
+            examples=[["shop.orders", "billing.*"]],
+        ),
+    ] = ()
+    row_wise: Annotated[
+        bool,
+        Field(
+            description="Your promise that what becomes of a change depends on its table, key and `after` alone, and "
+            "that it keeps its key: needed before tables that equal their source."
+        ),
+    ] = False
+    columns: Annotated[
+        dict[str, str] | None,
+        Field(
+            description="The columns it adds or whose kind it changes, needed before tables of a lake: `{}` for none. "
+            f"What else it adds is gathered in the JSON column `{UNDECLARED}`. Absent: nobody knows before it ran.",
+            examples=[{"priority": "text", "tax": "decimal(12,2)"}],
+        ),
+    ] = None
+
+    @field_validator("columns")
+    @classmethod
+    def _of_known_kinds(cls, columns: dict[str, str] | None) -> dict[str, str] | None:
+        for text in (columns or {}).values():
+            Kind.parse(text)
+        return columns
+
+    def preserves(self) -> frozenset[Trait]:
+        return frozenset({"key"}) if self.row_wise else frozenset()
+
+    def breaks_mirror(self) -> str | None:
+        promise = "it is not declared `row_wise: true`: an outcome by table, key and `after` alone"
+        return None if self.row_wise else promise
+
+    def concerns(self, schema: str, table: str) -> bool:
+        """Whether changes of a table go through it."""
+        names = (f"{schema}.{table}", table)
+        return not self.tables or any(fnmatchcase(name, pattern) for pattern in self.tables for name in names)
+
+    def shape(self, table: TableSchema) -> TableSchema | None:
+        if not self.concerns(table.schema, table.table):
+            return table
+        if self.columns is None:
+            return None
+        own = {name: Column(name, kind, kind=Kind.parse(kind)) for name, kind in self.columns.items()}
+        own[UNDECLARED] = Column(UNDECLARED, "json", kind=Kind("json"))
+        kept = tuple(_retyped(column, own.pop(column.name, None)) for column in table.columns)
+        return replace(table, columns=(*kept, *own.values()))
+
+    def unsent(self, columns: Iterable[str], table: TableSchema) -> tuple[str, ...]:
+        """Any declared column may have been made of one that was not sent."""
+        names = tuple(columns)
+        made = self.columns or {} if self.concerns(table.schema, table.table) else {}
+        return tuple(dict.fromkeys((*names, *made))) if names else ()
+
+
+class UserCode(UserProcessor, BatchProcessor):
+    """User code over batches of changes."""
+
+    on_error: Annotated[
+        Literal["fail", "dlq", "skip"],
+        Field(
+            description="What follows when the code fails for a change: the sink stops (`fail`), or the change is "
+            "dropped and counted with the reason `error` (`skip`)."
+        ),
+    ] = "fail"
+
+    @field_validator("on_error")
+    @classmethod
+    def _possible_today(cls, on_error: str) -> str:
+        if on_error == "dlq":
+            context = {"hint": "use `fail` or `skip`"}
+            raise PydanticCustomError("config.not_yet", "dead letters are planned and not there yet", context)
+        return on_error
+
+    @abstractmethod
+    def load(self, place: Place) -> Code:
+        """The code, ready to be called. Raises `ProcessorError` where it cannot be."""
+
+    def open(self, place: Place) -> Step:
+        columns = None if self.columns is None else tuple(self.columns)
+        return _Step(self, place, self.load(place), Declared(columns, place.tables))
+
+
+class Code(Protocol):
+    """User code that was loaded."""
+
+    def call(self, batch: pa.RecordBatch, piece: Piece) -> Outcome:
+        """What it makes of these changes. Raises `UserError`; the next call then finds nothing of this one."""
+        ...
+
+
+@dataclass
+class _Step:
+    """The code, piece by piece, and each change that it fails for alone."""
+
+    processor: UserCode
+    place: Place
+    code: Code
+    declared: Declared
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        outcome, seen = Outcome(), np.flatnonzero(self._seen(batch)).tolist()
+        for piece in _pieces(batch, seen):
+            outcome.add(self._called(batch, piece))
+        self.declared.settle(batch, outcome, seen)
+        return applied(batch, outcome, self.processor.id)
+
+    def _seen(self, batch: pa.RecordBatch) -> Any:
+        seen = np.asarray(pc.is_in(batch.column("op"), pa.array(SEEN_OPS)))
+        if not self.processor.tables:
+            return seen
+        texts = (cast(list[str], batch.column(name).to_pylist()) for name in ("schema", "table"))
+        names = list(zip(*texts, strict=True))
+        concerned = {name for name in set(names) if self.processor.concerns(*name)}
+        return seen & np.fromiter((name in concerned for name in names), np.bool_, batch.num_rows)
+
+    def _called(self, batch: pa.RecordBatch, piece: Piece) -> Outcome:
+        """What the code makes of a piece; where it fails, what it makes of each half."""
+        try:
+            outcome = self.code.call(batch, piece)
+            self._check(outcome)
+            return outcome
+        except UserError as error:
+            if len(piece) == 1:
+                return self._failed(batch, piece[0], error)
+        middle = len(piece) // 2
+        outcome = self._called(batch, piece[:middle])
+        outcome.add(self._called(batch, piece[middle:]))
+        return outcome
+
+    def _check(self, outcome: Outcome) -> None:
+        if self.processor.row_wise and (outcome.made or outcome.changed["key"]):
+            what = "made changes" if outcome.made else "changed a key"
+            raise UserError(f"it {what}, though it is declared row_wise", code="processor.not_row_wise")
+
+    def _failed(self, batch: pa.RecordBatch, place: int, error: UserError) -> Outcome:
+        if self.processor.on_error == "skip":
+            return Outcome(dropped={place: "error"})
+        said = f": {error.said}" if error.said and self.place.outspoken else ""
+        row = {name: batch.column(name)[place].as_py() for name in ("schema", "table", "op", "seq")}
+        raise ProcessorError(
+            error.code,
+            f"'{self.processor.id}' {error.reason}{said}",
+            hint="`tailrace test` shows more; `on_error: skip` drops such changes, counted",
+            where=f"{row['schema']}.{row['table']}, {row['op']} at offset {row['seq']}",
+        ) from None
+
+
+def _pieces(batch: pa.RecordBatch, places: Sequence[int]) -> Iterator[Piece]:
+    """These changes in order, in pieces of bounded size."""
+    sizes = np.zeros(batch.num_rows, dtype=np.int64)
+    for name in ("key", "before", "after"):
+        image: Any = batch.column(name)
+        sizes += np.asarray(pc.fill_null(pc.binary_length(image), 0))
+    piece: list[int] = []
+    weight = 0
+    for place in places:
+        size = int(sizes[place])
+        if piece and (len(piece) == PIECE_ROWS or weight + size > PIECE_BYTES):
+            yield tuple(piece)
+            piece, weight = [], 0
+        piece.append(place)
+        weight += size
+    if piece:
+        yield tuple(piece)
+
+
+def _retyped(column: Column, declared: Column | None) -> Column:
+    return column if declared is None else replace(column, type=declared.type, kind=declared.kind)
+
+
+def taken(batch: pa.RecordBatch, piece: Piece) -> pa.RecordBatch:
+    """The changes of a piece."""
+    places = np.asarray(piece)
+    if len(places) and places[-1] - places[0] + 1 == len(places):
+        return batch.slice(int(places[0]), len(places))
+    return batch.take(pa.array(places))

@@ -1,0 +1,111 @@
+"""Tables behind processors: a mirror stays one, whatever the chain drops or renames, and history has what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tailrace.processors.chain import Drop
+from tailrace.testing.failpoints import dies_at
+from tailrace.testing.feed import schema_of
+from tests.processors.steps import Broken, Echo, Even, Renaming
+from tests.sinks.lake.lake import Lake
+
+MakeLake = Callable[..., Lake]
+ORDERS = schema_of(1, "orders", {"id": "bigint", "n": "integer", "note": "text"})
+ITEMS = schema_of(2, "items", {"id": "bigint", "n": "integer", "note": "text"}, relation=200)
+WIDER = schema_of(3, "orders", {"id": "bigint", "n": "integer", "note": "text", "paid": "boolean"})
+CHAIN = (Even(id="even"), Renaming(id="renaming"))
+
+
+def row(number: int, n: int, note: str = "a") -> dict[str, Any]:
+    return {"id": number, "n": n, "note": note}
+
+
+def seen(lake: Lake) -> list[tuple[int, int, str]]:
+    return [(each["id"], each["number"], each["note"]) for each in lake.rows()]
+
+
+def test_a_mirror_equals_its_source_under_the_chain(lake: MakeLake) -> None:
+    """Rows leave it and come back as their values go in and out of what is wanted."""
+    table = lake(*CHAIN)
+    table.feed.read(ORDERS, [row(1, 0), row(2, 1), row(3, 2), row(4, 3)])
+    table.keep()
+    assert seen(table) == [(1, 0, "a"), (3, 2, "a")]
+    assert table.chain.drops.take() == {Drop(1, "even", "odd"): 2}
+    table.feed.add(ORDERS, "u", row(1, 5)).add(ORDERS, "u", row(2, 4, "b")).add(ORDERS, "d", {"id": 3})
+    table.feed.add(ORDERS, "c", row(5, 6)).add(ORDERS, "c", row(6, 7))
+    table.keep()
+    assert seen(table) == [(2, 4, "b"), (5, 6, "a")]
+    table.feed.add(ORDERS, "u", {"id": 5, "n": 8}, unchanged=["note"]).move(ORDERS, {"id": 2}, row(20, 10))
+    table.keep()
+    assert seen(table) == [(5, 8, "a"), (20, 10, "a")]
+    table.feed.evolve(WIDER, {"paid": True}).add(WIDER, "c", {**row(7, 12), "paid": False})
+    table.keep()
+    assert [(each["id"], each["number"], each["paid"]) for each in table.rows()] == [
+        (5, 8, True),
+        (7, 12, False),
+        (20, 10, True),
+    ]
+
+
+def test_a_row_that_comes_back_without_all_its_columns_halts_its_table_alone(lake: MakeLake) -> None:
+    """What the table once had of it is gone: null would be a lie."""
+    table = lake(*CHAIN)
+    table.feed.add(ORDERS, "c", row(1, 1, "long")).add(ITEMS, "c", row(1, 2))
+    table.keep()
+    table.feed.add(ORDERS, "u", {"id": 1, "n": 2}, unchanged=["note"]).add(ITEMS, "c", row(2, 2))
+    table.keep()
+    [warning] = table.keeper.warnings()
+    assert warning.startswith("public.orders halted: ") and "REPLICA IDENTITY FULL" in warning
+    assert [each["id"] for each in table.rows("public__items")] == [1, 2]
+
+
+def test_a_step_that_fails_halts_its_table_alone(lake: MakeLake) -> None:
+    table = lake(Broken(id="broken"))
+    table.feed.add(ORDERS, "c", row(1, 13)).add(ITEMS, "c", row(1, 2))
+    table.keep()
+    assert [warning.partition(":")[0] for warning in table.keeper.warnings()] == ["public.orders halted"]
+    assert "thirteen" in table.keeper.warnings()[0]
+    assert [each["id"] for each in table.rows("public__items")] == [1]
+
+
+def test_killed_inside_a_first_load_behind_a_chain(lake: MakeLake) -> None:
+    table = lake(*CHAIN)
+    table.feed.read(ORDERS, [row(1, 0)])
+    table.keep()
+    table.feed.add(ORDERS, "u", row(1, 2)).read(ORDERS, [row(2, 1), row(3, 4)])
+    with dies_at("lake.load.before_merge"):
+        table.keep()
+    table.again()
+    table.keep(table.keeper.mark())
+    assert seen(table) == [(1, 2, "a"), (3, 4, "a")]
+
+
+def test_history_has_every_change_that_comes_out(lake: MakeLake) -> None:
+    table = lake(Even(id="even"), Echo(id="echo"), write_mode="append")
+    table.feed.add(ORDERS, "c", row(1, 1)).add(ORDERS, "c", row(2, 2)).add(ORDERS, "d", {"id": 1})
+    table.keep()
+    found = table.rows(order="_seq, _event_id")
+    assert sorted((each["_op"], each["id"], each["_seq"]) for each in found) == [
+        ("c", 2, 1),
+        ("c", 2, 1),
+        ("d", 1, 2),
+        ("d", 1, 2),
+    ]
+    assert len({each["_event_id"] for each in found}) == 4
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_the_same_rows_wherever_the_chain_runs(many: bool, lake: MakeLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the driver, for few changes, or in tasks."""
+    if many:
+        monkeypatch.setattr("tailrace.spark.tables.SMALL_BYTES", 0)
+    table = lake(*CHAIN)
+    for number in range(20):
+        table.feed.add(ORDERS, "c", row(number, number % 3))
+    table.keep()
+    assert seen(table) == [(number, number % 3, "a") for number in range(20) if number % 3 != 1]
+    assert table.chain.drops.take() == {Drop(1, "even", "odd"): 7}
