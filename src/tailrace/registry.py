@@ -101,6 +101,7 @@ PROCESSORS = Shelf(
         "filter": "tailrace.processors.filter:FilterProcessor",
         "javascript": "tailrace.processors.javascript:JavaScriptProcessor",
         "python": "tailrace.processors.python:PythonProcessor",
+        "route": "tailrace.processors.route:RouteProcessor",
         "synthetic": "tailrace.processors.synthetic:SyntheticProcessor",
         "transform": "tailrace.processors.transform:TransformProcessor",
     },
