@@ -230,7 +230,7 @@ def whole(data: Any) -> dict[str, Any]:
     """The document that this is a part of: keys of a pipeline's `spec`, a list of its sinks, keys of one in a lake, or
     else keys of the platform's. What is left out is made up."""
     match data:
-        case {"source": _} | {"sinks": _} | {"processors": _} | {"batch": _} | {"sharding": _}:
+        case {"source": _} | {"sinks": _} | {"batch": _} | {"sharding": _} | {"processors": _}:
             return {**PIPELINE, "spec": {**PIPELINE["spec"], **data}}
         case list():
             return whole({"sinks": data})

@@ -109,6 +109,7 @@ PROCESSORS = Shelf(
         "filter": "tailrace.processors.filter:FilterProcessor",
         "javascript": "tailrace.processors.javascript:JavaScriptProcessor",
         "python": "tailrace.processors.python:PythonProcessor",
+        "route": "tailrace.processors.route:RouteProcessor",
         "sql": "tailrace.processors.sql:SqlProcessor",
         "synthetic": "tailrace.processors.synthetic:SyntheticProcessor",
         "transform": "tailrace.processors.transform:TransformProcessor",

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tailrace.contracts import Place
+from tailrace.contracts import BatchProcessor, Place
 from tailrace.errors import ProcessorError
 from tailrace.processors.filter import FilterProcessor
+from tailrace.testing.suites.processors import ProcessorSuite
 from tests.processors.changes import MIRROR, PLACE, batch, opened, processor, table
 from tests.processors.documents import document, plain
 
@@ -396,3 +397,24 @@ def test_a_thousand_random_documents_against_an_oracle(seed: int) -> None:
         expected = [oracle(plain(image), path, op, value) for image in images]
         wrong = [image for image, one, other in zip(images, answers, expected, strict=True) if one != other]
         assert not wrong, (json.dumps(asked), wrong[0])
+
+
+class TestFilterByValue(ProcessorSuite):
+    @pytest.fixture
+    def processor(self) -> BatchProcessor:
+        kept: BatchProcessor = processor(
+            FilterProcessor,
+            tables={"include": ["orders", "mail.*"]},
+            fields=[{"path": "total", "op": "gt", "value": 10}, {"path": "details.r", "op": "lt", "value": 3}],
+            match="any",
+        )
+        return kept
+
+
+class TestFilterByOperation(ProcessorSuite):
+    refuses = frozenset("ms")
+
+    @pytest.fixture
+    def processor(self) -> BatchProcessor:
+        kept: BatchProcessor = processor(FilterProcessor, ops=["create", "delete", "truncate"])
+        return kept

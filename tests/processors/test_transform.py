@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tailrace.contracts import Place
+from tailrace.contracts import BatchProcessor, Place
 from tailrace.errors import ProcessorError
 from tailrace.processors.transform import TransformProcessor
+from tailrace.testing.suites.processors import ProcessorSuite
 from tests.processors.changes import MIRROR, ORDERS, PLACE, batch, opened, processor, table
 from tests.processors.documents import document, plain
 
@@ -301,3 +302,26 @@ def test_random_documents_keep_what_is_not_touched(seed: int) -> None:
             if name != "b"
         ]
         assert list(plain(row["after"]).items()) == expected, image
+
+
+class TestTransform(ProcessorSuite):
+    touches = frozenset({"id", "email", "status", "total", "details"})
+
+    @pytest.fixture
+    def processor(self) -> BatchProcessor:
+        made: BatchProcessor = processor(
+            TransformProcessor,
+            mask=[{"columns": ["email"], "how": "partial", "keep_last": 4}, {"columns": ["details.who.name"]}],
+            hash=[{"columns": ["id"], "key": "pepper"}],
+            drop=[{"columns": ["status"]}],
+            rename=[{"columns": {"total": "amount", "details": "more"}}],
+            add_metadata=[{"key": "dc", "value": "eu"}, {"key": "region", "value": "eu", "as": "column"}],
+        )
+        return made
+
+
+class TestTransformThatDropsWhatMayBeUnsent(ProcessorSuite):
+    @pytest.fixture
+    def processor(self) -> BatchProcessor:
+        made: BatchProcessor = processor(TransformProcessor, keep=[{"columns": ["total"]}])
+        return made

@@ -9,7 +9,9 @@ from tailrace import __version__
 from tailrace.change import event_id
 from tailrace.errors import ConfigError
 from tailrace.render.templates import route_column
-from tests.render.changes import RENDERING, frame
+from tests.processors.filling import CHANGE as ORACLES
+from tests.processors.filling import TEMPLATES, filled
+from tests.render.changes import DEFAULTS, DELIVERY, RENDERING, frame
 
 CHANGE = {
     "op": "u",
@@ -50,6 +52,13 @@ def route(spark: SparkSession, template: str, change: dict[str, Any]) -> str | N
 )
 def test_a_template_is_filled_from_the_change(spark: SparkSession, template: str, expected: str | None) -> None:
     assert route(spark, template, CHANGE) == expected
+
+
+def test_spark_and_the_processors_fill_templates_alike(spark: SparkSession) -> None:
+    """Both agree with one oracle; tests/processors/test_route.py asks it about the processors."""
+    for template in TEMPLATES:
+        expected = filled(template, {**DEFAULTS, **ORACLES}, tenant=DELIVERY.tenant, pipeline=DELIVERY.pipeline)
+        assert route(spark, template, ORACLES) == expected, template
 
 
 def test_after_of_a_delete_has_no_value(spark: SparkSession) -> None:

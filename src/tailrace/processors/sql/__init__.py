@@ -27,7 +27,7 @@ class TableRead(Model):
     format: Annotated[Literal["delta", "iceberg", "parquet", "jdbc"], Field(description="Who reads it.")]
     path: Annotated[str | None, Field(description="Where it is, or its name in a catalog. Absent: options say.")] = None
     options: Annotated[
-        Mapping[str, Secret],
+        dict[str, Secret],
         Field(description="Options of Spark's reader, such as `url` and `dbtable` of jdbc. Never shown."),
     ] = Field(default_factory=dict)
     version: Annotated[
@@ -61,7 +61,7 @@ class SqlProcessor(ForTables, FrameProcessor):
         ),
     ] = None
     tables_read: Annotated[
-        Mapping[str, TableRead], Field(description="Tables that the query may LEFT JOIN, by the name it uses.")
+        dict[str, TableRead], Field(description="Tables that the query may LEFT JOIN, by the name it uses.")
     ] = Field(default_factory=dict)
 
     @model_validator(mode="after")

@@ -176,7 +176,9 @@ class _Run:
 def _marking(processor: Processor, place: Place) -> OpenChain:
     """The processor alone: what it drops stays, with the reason."""
     if isinstance(processor, FrameProcessor):
-        return OpenChain([(processor.id, framed(processor, place))], mirror=place.mirror, keep_dropped=True)
+        return OpenChain(
+            [(processor.id, framed(processor, place))], mirror=place.mirror, deletes=place.mirror, keep_dropped=True
+        )
     return Chain((processor,)).open(place, keep_dropped=True)
 
 
