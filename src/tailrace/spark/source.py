@@ -246,7 +246,7 @@ class Planner:
         options = self._options
         if not options.linger_ms:
             return True
-        pending = self._log.pending(self._planned)
+        pending = self._log.pending(self._planned, options.limits)
         if options.linger_bytes and pending.bytes >= options.linger_bytes:
             return True
         if options.linger_rows and pending.rows >= options.linger_rows:
