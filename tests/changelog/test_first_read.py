@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.changelog import LogReader, first_read, read_slice
+from tailrace.changelog import Limits, LogReader, first_read, read_slice
 from tailrace.contracts import Portion
 from tailrace.errors import LogError
 from tailrace.testing.feed import Feed, schema_of
@@ -46,6 +46,14 @@ def test_a_row_is_new_unless_a_change_before_it_has_its_key(path: Path) -> None:
     assert new(path) == [5, 8, 10]
     everything = offsets(path, 0, end_of(path), None)
     assert offsets(path, 0, end_of(path), Portion(0, new=False)) == sorted(set(everything) - set(new(path)))
+
+
+def test_rows_of_a_snapshot_take_less_of_a_batch(path: Path) -> None:
+    """Where it ends, and what waits for it: as much more of them, also of a chunk that is halfway delivered."""
+    Feed(path).read(ITEMS, images(1, 2, 3, 4)).read(ITEMS, images(5, 6)).add(ITEMS, "c", {"id": 7, "n": 1}).flush(0)
+    log, four = LogReader(path), Limits(max_events=2, snapshot_batches=4)
+    assert [log.cut(0, Limits(max_events=4)), log.cut(0, four), log.cut(4, four)] == [4, 6, 7]
+    assert [log.pending(start, four).rows for start in (0, 2, 6)] == [2.5, 2, 1]
 
 
 @pytest.mark.parametrize(

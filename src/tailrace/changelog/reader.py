@@ -48,8 +48,8 @@ class Limits:
 class Pending:
     """What waits after an offset; `oldest_us` is when the oldest of it was appended, None when nothing waits."""
 
-    rows: int
-    bytes: int
+    rows: float
+    bytes: float
     oldest_us: int | None
 
 
@@ -108,12 +108,14 @@ class LogReader:
         keep = bisect.bisect_right(self._lines, before, key=lambda line: line.end)
         del self._lines[:keep]
 
-    def pending(self, start: int) -> Pending:
-        """How much waits at and after `start`."""
+    def pending(self, start: int, limits: Limits) -> Pending:
+        """How much waits at and after `start`, in shares of the room that `limits` give it."""
         lines = self._after(start)
         if not lines:
             return Pending(0, 0, None)
-        return Pending(self._end - max(start, lines[0].base), sum(line.bytes for line in lines), lines[0].at_us)
+        shares = [limits.share(line) for line in lines]
+        behind = shares[0][0] * max(0, start - lines[0].base) / max(1, lines[0].rows)
+        return Pending(sum(rows for rows, _ in shares) - behind, sum(size for _, size in shares), lines[0].at_us)
 
     def cut(self, start: int, limits: Limits) -> int:
         """Where a batch that begins at `start` ends: a transaction's end, within `limits` where one fits (Law 8)."""

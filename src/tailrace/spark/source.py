@@ -331,7 +331,7 @@ class Planner:
         options = self._options
         if not options.linger_ms:
             return not self._pace.left_s(self._clock())
-        pending = self._log.pending(self._planned)
+        pending = self._log.pending(self._planned, options.limits)
         if options.linger_bytes and pending.bytes >= options.linger_bytes:
             return True
         if options.linger_rows and pending.rows >= options.linger_rows:

@@ -91,7 +91,11 @@ class LakeSink(TableSink):
         Duration, Field(description="How long changes may wait for others: fewer commits, larger files.")
     ] = timedelta(seconds=10)
     batch_size: Annotated[
-        int, Field(ge=1, description="Changes that are committed without waiting for `commit_interval`.")
+        int,
+        Field(
+            ge=1,
+            description="Changes, or sixteen times as many rows of snapshots, that do not wait for `commit_interval`.",
+        ),
     ] = 200_000
     write_executor_threads: Annotated[
         int, Field(ge=0, le=64, description="Tables that are written at the same time; 0: as many as fit the cores.")
