@@ -114,5 +114,5 @@ PROCESSORS = Shelf(
         "synthetic": "tailrace.processors.synthetic:SyntheticProcessor",
         "transform": "tailrace.processors.transform:TransformProcessor",
     },
-    frozenset(),
+    frozenset({"flatten", "outbox"}),
 )
