@@ -16,6 +16,8 @@ from tailrace.testing.failpoints import dies_at
 from tailrace.testing.feed import Feed, schema_of
 from tests.sinks.lake.lake import Lake
 
+pytestmark = pytest.mark.timeout(420)  # the first of them compiles, and Delta rolls back many times
+
 MakeLake = Callable[..., Lake]
 Row = dict[str, Any]
 ORDERS = schema_of(1, "orders", {"id": "bigint", "n": "integer", "note": "text"})
