@@ -19,6 +19,11 @@ from tests.capture.postgres.values import VALUES, Case
 Kinds = Mapping[str, str]
 """Column → the source's type."""
 FULL_NAMES = {
+    "int2": "smallint",
+    "int4": "integer",
+    "int8": "bigint",
+    "float4": "real",
+    "float8": "double precision",
     "bool": "boolean",
     "timestamp": "timestamp without time zone",
     "timestamp(3)": "timestamp(3) without time zone",

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace.errors import SinkError
-from tailrace.surfaces.cli import live
 from tailrace.surfaces.cli.output import Json, guard, say, say_json
 from tailrace.surfaces.cli.steps import Steps
 
@@ -40,6 +39,8 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Watch a small shop's changes go from PostgreSQL to files and a lake, in ./tailrace-demo. Ctrl-C ends it."""
+    from tailrace.surfaces.cli import live
+
     with guard(as_json), Steps(since) as steps:
         steps.begin("starting PostgreSQL")
         from tailrace.demo import Demo, claim, fetch_ahead
