@@ -25,6 +25,6 @@ def test_the_sink_of_the_guide_works(tmp_path: Path) -> None:
     delivery, span = Delivery("p", "t", "s"), Span("log", 0, 2)
     batch = pa.RecordBatch.from_pydict({"key": ['{"id":1}', '{"id":2}'], "value": ["a", "b"]})
     sink.prepare(delivery)
-    receipt = sink.open(delivery, span, 0).write(iter([batch]))
-    sink.commit(delivery, span, [receipt])
+    written = sink.open(delivery, span, 0).write(iter([batch]))
+    sink.commit(delivery, span, [written.receipt])
     assert (tmp_path / "out.txt").read_text() == '{"id":1} a\n{"id":2} b\n'

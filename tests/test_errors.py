@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from tailrace.errors import (
+    OF_A_RECORD,
     RETRYABLE,
     Action,
     ConfigError,
@@ -51,6 +52,11 @@ def test_the_text_names_the_place_once() -> None:
 @pytest.mark.parametrize("code", sorted(RETRYABLE))
 def test_what_time_can_heal_is_retried(code: str) -> None:
     assert decide(SourceError(code, "")) is Action.RETRY
+
+
+@pytest.mark.parametrize("code", sorted(OF_A_RECORD))
+def test_what_is_wrong_with_one_record_may_be_set_aside(code: str) -> None:
+    assert decide(SinkError(code, "")) is Action.SET_ASIDE
 
 
 @pytest.mark.parametrize(

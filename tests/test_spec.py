@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter
 from tailrace import registry
 from tailrace.config import Dsn, Model, NativeEnvelope, Template
 from tailrace.config.problems import DocumentError, Problem
-from tailrace.contracts import Delivery, RecordSink, Span, Writer
+from tailrace.contracts import Delivery, RecordSink, Span, Writer, Written
 from tailrace.errors import ConfigError, SetupError
 from tailrace.registry import SINKS, SOURCES
 from tailrace.spec import Pipeline, Platform, json_schema, later, load_pipelines, load_platform
@@ -31,8 +31,8 @@ class PondSource(Model):
 
 
 class PipeWriter:
-    def write(self, batches: Iterator[pa.RecordBatch]) -> str:
-        return str(sum(batch.num_rows for batch in batches))
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
+        return Written(str(sum(batch.num_rows for batch in batches)))
 
 
 class PipeSink(RecordSink):

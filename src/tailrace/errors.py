@@ -26,6 +26,7 @@ class Action(Enum):
     """What the supervisor does about an error."""
 
     RETRY = "retry"
+    SET_ASIDE = "set_aside"
     STOP = "stop"
 
 
@@ -126,11 +127,17 @@ RETRYABLE = frozenset(
     }
 )
 
+OF_A_RECORD = frozenset({"sink.rejected", "sink.unroutable"})
+"""What is wrong with one record, so that others may go on without it."""
+
 
 def decide(error: BaseException) -> Action:
-    """Retry what time can heal; stop on everything else, so that nothing is skipped by accident."""
+    """Retry what time can heal. What is wrong with one record may be set aside, where the sink's `on_error` wants that,
+    and stops the sink otherwise. Stop on everything else, so that nothing is skipped by accident."""
     if isinstance(error, TailraceError) and error.code in RETRYABLE:
         return Action.RETRY
+    if isinstance(error, TailraceError) and error.code in OF_A_RECORD:
+        return Action.SET_ASIDE
     return Action.STOP
 
 

@@ -121,8 +121,8 @@ def test_names_are_in_the_order_of_delivery_whatever_the_clock_says(sink: FileSi
 def test_a_midnight_that_lanes_pass_one_after_another_is_two_files(sink: FileSink) -> None:
     """A task gets its rows lane by lane, so the day seems to go back once for each lane."""
     by_lane = [Change(2 * key + n, key, n, ts_us=MIDNIGHT + (n - 1) * HOUR) for key in range(30) for n in range(2)]
-    receipt = sink.open(DELIVERY, Span(LOG, 0, 60), 0).write(iter([batch_for(sink, by_lane)]))
-    sink.commit(DELIVERY, Span(LOG, 0, 60), [receipt])
+    written = sink.open(DELIVERY, Span(LOG, 0, 60), 0).write(iter([batch_for(sink, by_lane)]))
+    sink.commit(DELIVERY, Span(LOG, 0, 60), [written.receipt])
     assert [file.parent.name for file in files(sink.path)] == ["2025-12-31", "2026-01-01"]
 
 

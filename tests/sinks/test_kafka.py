@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPa
 from pydantic import ValidationError
 
 from tailrace.config import Secret
-from tailrace.contracts import Span
+from tailrace.contracts import RecordSink, Span
 from tailrace.errors import ConfigError, SinkError
 from tailrace.sinks.kafka import CreateTopics, KafkaSink, Setting, writer
 from tailrace.testing.servers import KafkaBroker
@@ -75,6 +75,10 @@ class TestKafkaSink(ServerSinkSuite):
     @pytest.fixture
     def sink(self, kafka: KafkaBroker) -> KafkaSink:
         return KafkaSink(id="bus", brokers=kafka.bootstrap, topic=topic(), create_topics=CreateTopics(partitions=3))
+
+    @pytest.mark.xfail(strict=True, reason="the first refused record ends the batch")
+    def test_a_refused_record_keeps_no_other_back(self, sink: RecordSink, received: Received) -> None:
+        super().test_a_refused_record_keeps_no_other_back(sink, received)
 
     @pytest.fixture
     def received(self, sink: KafkaSink, kafka: KafkaBroker) -> Received:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tailrace.contracts import Delivery, Gather, RecordSink, Span, Writer
+from tailrace.contracts import Delivery, Gather, RecordSink, Span, Writer, Written
 from tailrace.errors import SinkError
 
 
@@ -64,7 +64,7 @@ class LinesWriter:
     task: int
     pause_s: float
 
-    def write(self, batches: Iterator[pa.RecordBatch]) -> str:
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         count = 0
         with (self.directory / "lines").open("a", buffering=1) as out:
             for batch in batches:
@@ -74,7 +74,7 @@ class LinesWriter:
                         raise SinkError("sink.unavailable", "refused", hint="remove refuse", where="lines")
                     out.write(json.dumps(self._line(row)) + "\n")
                     count += 1
-        return f"{self.task}:{count}"
+        return Written(f"{self.task}:{count}")
 
     def _line(self, row: dict[str, Any]) -> dict[str, Any]:
         after = json.loads(row["after"] or row["key"])

@@ -102,7 +102,7 @@ class Tap:
             try:
                 self._run_once()
             except TailraceError as error:
-                if decide(error) is Action.STOP:
+                if decide(error) is not Action.RETRY:
                     raise
                 self._wait_before_retry(error)
             except OSError as error:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import pyarrow as pa
 from pydantic import Field
 
-from tailrace.contracts import Delivery, RecordSink, Span
+from tailrace.contracts import Delivery, RecordSink, Span, Written
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -53,14 +53,14 @@ class _PrintedLines:
     def __init__(self, form: Literal["pretty", "json"], limit: int) -> None:
         self._form, self._limit = form, limit
 
-    def write(self, batches: Iterator[pa.RecordBatch]) -> str:
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         rows = 0
         lines: list[tuple[int, str]] = []
         for batch in batches:
             rows += batch.num_rows
             table = pa.Table.from_batches([batch]).sort_by("seq").slice(0, self._limit)
             lines = sorted([*lines, *self._render(table)])[: self._limit]
-        return json.dumps({"rows": rows, "lines": lines}, ensure_ascii=False)
+        return Written(json.dumps({"rows": rows, "lines": lines}, ensure_ascii=False))
 
     def _render(self, table: pa.Table) -> Iterator[tuple[int, str]]:
         if self._form == "json":

@@ -106,7 +106,8 @@ def start_query(
     """
     make_directory(state_dir)
     flow = Flow(batch or Batch(), sharding or Sharding())
-    tasks = flow.sharding.count or spark.sparkContext.defaultParallelism
+    wanted = sink.tasks() if isinstance(sink, RecordSink) else None
+    tasks = wanted or flow.sharding.count or spark.sparkContext.defaultParallelism
     place = Place(delivery.pipeline, delivery.tenant, provenance.connector, {}, mirror=sink.mirrors())
     chain = SinkChain(tuple(processors), place, state_dir)
     carrier: Carrier

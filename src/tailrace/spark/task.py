@@ -71,7 +71,10 @@ class WriteTask:
                 assert context is not None
                 span = Span(**json.loads(context.getLocalProperty(SPAN) or ""))
                 writer = self.sink.open(replace(self.delivery, ending=self._is_ending), span, context.partitionId())
-                receipt = writer.write(self._counted(batches, counts))
+                written = writer.write(self._counted(batches, counts))
+                receipt = written.receipt
+                if written.rejected:
+                    raise written.rejected[0].error
             except TailraceError as failure:
                 error = pack(failure)
             except Exception as failure:

@@ -42,7 +42,7 @@ class SlotWatch:
             self._show(self._guard.read(at, settled, self._vitals.last_commit_us / 1e6), at)
             self._beat(now - last_arrival)
         except TailraceError as error:
-            if decide(error) is Action.STOP:
+            if decide(error) is not Action.RETRY:
                 raise
 
     def _show(self, reading: health.SlotReading, at: float) -> None:

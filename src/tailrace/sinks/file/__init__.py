@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,7 +11,8 @@ from pydantic import AfterValidator, Field
 
 from tailrace.change import CHANGES
 from tailrace.config import ByteSize, Duration, Model
-from tailrace.contracts import Delivery, Gather, RecordSink, Span
+from tailrace.contracts import Check, Delivery, Gather, RecordSink, Span, Subject
+from tailrace.contracts.checking import check_directory
 from tailrace.sinks.file.layout import explained
 from tailrace.sinks.file.ledger import FileLedger
 from tailrace.sinks.file.writer import Codec, FileWriter
@@ -61,6 +63,9 @@ class FileSink(RecordSink):
 
     def gather(self) -> Gather:
         return Gather(self.roll.every.total_seconds(), self.roll.bytes)
+
+    def check(self, subject: Subject, delivery: Delivery) -> Iterator[Check]:
+        yield from check_directory(subject, self.path)
 
     def prepare(self, delivery: Delivery) -> None:
         with explained(self.path):

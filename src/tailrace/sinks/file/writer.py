@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tailrace.config import MIB
-from tailrace.contracts import Span
+from tailrace.contracts import Span, Written
 from tailrace.failpoints import failpoint
 from tailrace.machine.durable import sync_directory
 from tailrace.sinks.file.layout import day_directory, explained, table_directory
@@ -47,7 +47,7 @@ class FileWriter:
     roll_bytes: int
     codec: Codec | None
 
-    def write(self, batches: Iterator[pa.RecordBatch]) -> str:
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         """The receipt lists `[staged, final]` of every file, relative to the root; all are synced."""
         with explained(self.root):
             self._open: dict[Table, _Staged] = {}
@@ -63,7 +63,7 @@ class FileWriter:
             if self._renames:
                 sync_directory(self.staging)
             failpoint("file.write.staged")
-            return json.dumps(self._renames) if self._renames else ""
+            return Written(json.dumps(self._renames) if self._renames else "")
 
     def _append(self, table: Table, day: int, rows: pa.RecordBatch) -> None:
         if table in self._open and self._days[table] != day:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from tailrace.config import Model, Secret, Template, parse_template
-from tailrace.contracts import Delivery, RecordSink, Span
+from tailrace.contracts import Check, Delivery, RecordSink, Span, Subject
+from tailrace.sinks.kafka.check import check_cluster
 from tailrace.sinks.kafka.topics import Topics
 from tailrace.sinks.kafka.writer import KafkaWriter, open_producer
 
@@ -138,6 +140,9 @@ class KafkaSink(RecordSink):
                 return name
             case _:
                 return None
+
+    def check(self, subject: Subject, delivery: Delivery) -> Iterator[Check]:
+        yield from check_cluster(subject, self, delivery)
 
     def prepare(self, delivery: Delivery) -> None:
         name = self.static_topic()

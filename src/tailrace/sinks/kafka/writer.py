@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tailrace.config import MIB
-from tailrace.contracts import never
+from tailrace.contracts import Written, never
 from tailrace.errors import Action, SinkError, decide
 from tailrace.sinks.kafka.topics import (
     HEALS,
@@ -60,7 +60,7 @@ class KafkaWriter:
     ending: Callable[[], bool] = never
     _failures: list[SinkError] = field(default_factory=list)
 
-    def write(self, batches: Iterator[pa.RecordBatch]) -> str:
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         identity = json.dumps(self.settings, sort_keys=True)
         producer = self._producer(identity)
         try:
@@ -72,7 +72,7 @@ class KafkaWriter:
         except BaseException:
             _discard(identity)
             raise
-        return ""
+        return Written()
 
     def _producer(self, identity: str) -> Producer:
         if identity not in _producers:
@@ -177,7 +177,7 @@ class KafkaWriter:
 
     def _note(self, failure: SinkError) -> None:
         """Keep the first failure, but rather a record's own than what followed from it for the others."""
-        if not self._failures or (decide(self._failures[0]), decide(failure)) == (Action.RETRY, Action.STOP):
+        if not self._failures or (decide(self._failures[0]), decide(failure)) == (Action.RETRY, Action.SET_ASIDE):
             self._failures = [failure]
 
     def _await(self, producer: Producer, most: int) -> None:

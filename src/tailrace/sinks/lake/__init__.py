@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
+from collections.abc import Iterator
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,7 +15,8 @@ from pydantic_core import PydanticCustomError
 from pyspark.sql import SparkSession
 
 from tailrace.config import Duration, Model, Secret
-from tailrace.contracts import Delivery, Gather
+from tailrace.contracts import Check, Delivery, Gather, Subject
+from tailrace.contracts.checking import check_directory
 from tailrace.schema import TableSchema
 from tailrace.sinks.lake.keeper import LakeKeeper
 from tailrace.sinks.lake.maintenance import Maintenance
@@ -224,6 +226,13 @@ class LakeSink(TableSink):
     def one_writer(self) -> bool:
         """Whether only one process may write at a time, for want of a commit that fails for the second."""
         return False
+
+    def check(self, subject: Subject, delivery: Delivery) -> Iterator[Check]:
+        folder = self.local_folder()
+        if folder is None:
+            yield subject.skipped("storage", "it is looked at when the pipeline runs")
+        else:
+            yield from check_directory(subject, folder)
 
     @abstractmethod
     def local_folder(self) -> Path | None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tailrace.capture.postgres import PostgresSource
+from tailrace.contracts import Check, Delivery, Subject
+from tailrace.contracts.checking import State, check_directory
 from tailrace.errors import SetupError
 from tailrace.machine.java import java_home
 from tailrace.spec import Pipeline, Platform
-from tailrace.supervisor.doctor.check import Check, State, Subject
-from tailrace.supervisor.doctor.disk import check_directory
 from tailrace.supervisor.doctor.postgres import check_postgres
-from tailrace.supervisor.doctor.sinks import check_sinks
 from tailrace.supervisor.layout import Layout
 
 __all__ = ["Check", "State", "diagnose"]
@@ -27,7 +26,9 @@ def diagnose(pipelines: Sequence[Pipeline], platform: Platform) -> Iterator[Chec
         if isinstance(source, PostgresSource):
             yield from check_postgres(source, Layout(platform.data_dir))
     for pipeline in pipelines:
-        yield from check_sinks(pipeline)
+        for sink in pipeline.sinks:
+            delivery = Delivery(pipeline.name, pipeline.metadata.tenant, pipeline.source_id)
+            yield from sink.check(Subject(f"sink {pipeline.name}/{sink.id}"), delivery)
 
 
 def _machine(platform: Platform) -> Iterator[Check]:

@@ -14,10 +14,10 @@ from tailrace.capture.postgres.patterns import TablePatterns
 from tailrace.capture.postgres.publication_watch import ASPECT, PublicationWatch
 from tailrace.capture.postgres.restore import check_restored
 from tailrace.config import GIB, MIB
+from tailrace.contracts import Check, Subject
 from tailrace.control import Store
 from tailrace.control.sightings import Sightings
 from tailrace.errors import LogError, TailraceError
-from tailrace.supervisor.doctor.check import Check, Subject
 from tailrace.supervisor.inspect.log import summarize
 from tailrace.supervisor.layout import Layout
 

@@ -179,7 +179,7 @@ class Supervisor:
         try:
             self._positions[name] = tap.source.current_position()  # type: ignore[attr-defined]
         except TailraceError as error:
-            if decide(error) is Action.STOP:
+            if decide(error) is not Action.RETRY:
                 raise
 
     def _shut_down(self) -> None:

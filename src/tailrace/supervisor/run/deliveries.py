@@ -174,7 +174,7 @@ class SinkRunner(threading.Thread):
 
     def _handle(self, error: TailraceError) -> None:
         self._error = error
-        if decide(error) is Action.STOP:
+        if decide(error) is not Action.RETRY:
             self._state = "failed"
             return
         self._state = "waiting"

@@ -116,7 +116,7 @@ class TapProcess:
             self._reader.forget(self._reader.end)
             return self._reader.end
         except LogError as error:
-            if error.code != "log.missing" and decide(error) is Action.STOP and self.failure is None:
+            if error.code != "log.missing" and decide(error) is not Action.RETRY and self.failure is None:
                 self.failure = error
                 self.stop(0.0)
             return None

@@ -310,7 +310,7 @@ class SnapshotThread(threading.Thread):
             if self.begun:
                 self._snapshots.step(self._streaming)
         except TailraceError as error:
-            if decide(error) is Action.STOP:
+            if decide(error) is not Action.RETRY:
                 self._crash = error
         except Exception as error:  # nobody waits for a thread that ended without a word
             if full_disk(error) is None:  # otherwise the next step tries again
@@ -323,7 +323,7 @@ def _patience() -> Iterator[None]:
     try:
         yield
     except TailraceError as error:
-        if decide(error) is Action.STOP:
+        if decide(error) is not Action.RETRY:
             raise
 
 

@@ -25,7 +25,7 @@ import pytest
 
 from tailrace.change import CHANGES, event_id
 from tailrace.config import Reference, parse_template
-from tailrace.contracts import Delivery, RecordSink, Span
+from tailrace.contracts import Delivery, RecordSink, Span, Written
 from tailrace.errors import Action, SinkError, decide
 
 DELIVERY = Delivery(pipeline="shop", tenant="demo", source="shop-db")
@@ -106,8 +106,15 @@ def write(sink: RecordSink, changes: Sequence[Change], *, tasks: int = 2, span: 
         mine = [change for change in changes if change.id % tasks == task]
         halves = (mine[: len(mine) // 2], mine[len(mine) // 2 :])
         batches = iter([batch_for(sink, half) for half in halves if half])
-        receipts.append(sink.open(DELIVERY, span or span_of(changes), task).write(batches))
+        receipts.append(_receipt(sink.open(DELIVERY, span or span_of(changes), task).write(batches)))
     return receipts
+
+
+def _receipt(written: Written) -> str:
+    """The receipt of a part of which nothing was refused."""
+    for refused in written.rejected:
+        raise refused.error
+    return written.receipt
 
 
 def deliver(sink: RecordSink, changes: Sequence[Change], *, tasks: int = 2) -> None:
@@ -180,7 +187,7 @@ class SinkSuite:
     def test_an_empty_batch_is_nothing_special(self, sink: RecordSink, received: Received) -> None:
         sink.prepare(DELIVERY)
         writer = sink.open(DELIVERY, Span(LOG, 0, 5), 0)
-        sink.commit(DELIVERY, Span(LOG, 0, 5), [writer.write(iter([]))])
+        sink.commit(DELIVERY, Span(LOG, 0, 5), [_receipt(writer.write(iter([])))])
         assert received() == []
 
 
@@ -215,7 +222,18 @@ class ServerSinkSuite(SinkSuite):
             write(sink, [*changes, refused, Change(4, 0, 4)], tasks=1)
         assert failure.value.code == "sink.rejected"
         assert "public.letters at 0/3" in str(failure.value)
-        assert decide(failure.value) is Action.STOP
+        assert decide(failure.value) is Action.SET_ASIDE
+
+    def test_a_refused_record_keeps_no_other_back(self, sink: RecordSink, received: Received) -> None:
+        before, behind = versions(0, keys=1, rounds=3), Change(4, 0, 4)
+        refused = Change(3, 0, 3, table="letters", text=self.poison)
+        sink.prepare(DELIVERY)
+        changes = [*before, refused, behind]
+        written = sink.open(DELIVERY, span_of(changes), 0).write(iter([batch_for(sink, changes)]))
+        sink.commit(DELIVERY, span_of(changes), [written.receipt])
+        assert [each.error.code for each in written.rejected] == ["sink.rejected"]
+        assert [each.row.num_rows for each in written.rejected] == [1]
+        assert received() == [change.value for change in (*before, behind)]
 
 
 def _by_key(values: Iterable[str]) -> dict[int, list[int]]:
