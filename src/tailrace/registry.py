@@ -107,6 +107,7 @@ PROCESSORS = Shelf(
     "tailrace.processors",
     {
         "filter": "tailrace.processors.filter:FilterProcessor",
+        "flatten": "tailrace.processors.flatten:FlattenProcessor",
         "javascript": "tailrace.processors.javascript:JavaScriptProcessor",
         "python": "tailrace.processors.python:PythonProcessor",
         "route": "tailrace.processors.route:RouteProcessor",
@@ -114,5 +115,5 @@ PROCESSORS = Shelf(
         "synthetic": "tailrace.processors.synthetic:SyntheticProcessor",
         "transform": "tailrace.processors.transform:TransformProcessor",
     },
-    frozenset({"flatten", "outbox"}),
+    frozenset({"outbox"}),
 )
