@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tailrace.processors.chain import Drop
+from tailrace.processors.flatten import FlattenProcessor
 from tailrace.testing.failpoints import dies_at
 from tailrace.testing.feed import schema_of
 from tests.processors.steps import Broken, Echo, Even, Renaming
@@ -17,6 +18,7 @@ MakeLake = Callable[..., Lake]
 ORDERS = schema_of(1, "orders", {"id": "bigint", "n": "integer", "note": "text"})
 ITEMS = schema_of(2, "items", {"id": "bigint", "n": "integer", "note": "text"}, relation=200)
 WIDER = schema_of(3, "orders", {"id": "bigint", "n": "integer", "note": "text", "paid": "boolean"})
+DOCUMENTS = schema_of(1, "documents", {"id": "bigint", "details": "jsonb"})
 CHAIN = (Even(id="even"), Renaming(id="renaming"))
 
 
@@ -109,3 +111,38 @@ def test_the_same_rows_wherever_the_chain_runs(many: bool, lake: MakeLake, monke
     table.keep()
     assert seen(table) == [(number, number % 3, "a") for number in range(20) if number % 3 != 1]
     assert table.chain.drops.take() == {Drop(1, "even", "odd"): 7}
+
+
+def test_flattened_documents_are_columns_and_those_that_were_not_sent_stay(lake: MakeLake) -> None:
+    flatten = FlattenProcessor(id="flatten", columns={"details__a": "int64", "details__b__c": "text"})
+    table = lake(flatten)
+    table.feed.read(DOCUMENTS, [{"id": 1, "details": {"a": 1, "b": {"c": "x"}, "more": [1]}}])
+    table.feed.add(DOCUMENTS, "c", {"id": 2, "details": {"a": 2}}).add(DOCUMENTS, "c", {"id": 3, "details": 5})
+    table.keep()
+    assert opened(table) == [
+        (1, None, 1, "x", '{"details__more":[1]}'),
+        (2, None, 2, None, None),
+        (3, "5", None, None, None),
+    ]
+    table.feed.add(DOCUMENTS, "u", {"id": 1}, unchanged=["details"]).add(DOCUMENTS, "u", {"id": 2, "details": {}})
+    table.feed.add(DOCUMENTS, "u", {"id": 3, "details": {"b": {"c": "y"}}})
+    table.keep()
+    assert opened(table) == [
+        (1, None, 1, "x", '{"details__more":[1]}'),
+        (2, "{}", None, None, None),
+        (3, None, None, "y", None),
+    ]
+
+
+def test_flattened_documents_whose_columns_nobody_declared_halt_their_table_alone(lake: MakeLake) -> None:
+    table = lake(FlattenProcessor(id="flatten"))
+    table.feed.add(DOCUMENTS, "c", {"id": 1, "details": {"a": 1}}).add(ITEMS, "c", row(1, 2))
+    table.keep()
+    [warning] = table.keeper.warnings()
+    assert warning.startswith("public.documents halted: ") and "columns: {name: kind}" in warning
+    assert [each["id"] for each in table.rows("public__items")] == [1]
+
+
+def opened(lake: Lake) -> list[tuple[Any, ...]]:
+    names = ("id", "details", "details__a", "details__b__c", "_undeclared")
+    return [tuple(each[name] for name in names) for each in lake.rows("public__documents")]
