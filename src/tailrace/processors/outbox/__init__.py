@@ -34,8 +34,8 @@ class OutboxProcessor(BatchProcessor):
     `after` becomes the payload, `before` null, the operation of a logical message a create; `route` has the topic, the
     key and the headers `df-event-id`, `df-aggregate-type`, `df-aggregate-id`, `df-event-type` and
     `df-source-kind: outbox`. A header whose value is missing, NULL, an object or a list is left out. Without a column
-    of the payload the rest of the row is the payload: what stands in none of the other columns. Everything else that
-    happens to an outbox table is dropped, with the reason `non_insert`; so are messages whose payload is NULL
+    of the payload the rest of the row is the payload (what is in none of the other columns), but for `strict`. All else
+    that happens to an outbox table is dropped, with the reason `non_insert`; so are messages whose payload is NULL
     (`null_payload`) or no JSON object (`non_object`). Other changes pass as they are.
     """
 

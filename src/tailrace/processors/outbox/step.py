@@ -68,7 +68,7 @@ class OutboxStep:
         own = changes.filter(pa.array(mine))
         row = self._columns.read(own.column("after"))
         topic, key = self._where(own, row)
-        payload, reasons = self._columns.payload(row)
+        payload, reasons = self._columns.payload(row, or_rest=not self._config.strict)
         if self._config.strict:
             _refuse(own, {"topic": topic, **row.required()}, payload, reasons)
         route = {"topic": topic, "key": key}
@@ -147,17 +147,17 @@ class _Columns:
     def read(self, images: Any) -> _Row:
         return _Row(images, self._editor(images, np.zeros(len(images), dtype=np.int64)), self._slots)
 
-    def payload(self, row: _Row) -> tuple[Any, Any]:
-        """The payload of each row, and why it is none."""
+    def payload(self, row: _Row, *, or_rest: bool) -> tuple[Any, Any]:
+        """The payload of each row, and why it is none. `or_rest`: without its column, the rest of the row is."""
         text, starts, ends = row.found.values(self._slots["payload"])
         kind = kinds(text, starts)
         found: Any = raw(text, np.where(kind == OBJECT, starts, -1), ends)
         if (kind == STRING).any():
             found = pc.coalesce(found, objects(decoded(text, np.where(kind == STRING, starts, -1), ends)))
-        if (kind == ABSENT).any():
+        if or_rest and (kind == ABSENT).any():
             rest = self._editor.apply(row.found)
             found = pc.if_else(pa.array(kind == ABSENT), rest, found)
-        reasons = pc.if_else(pa.array(kind == NULL), pa.scalar("null_payload"), pa.scalar("non_object"))
+        reasons = pc.if_else(pa.array(kind <= NULL), pa.scalar("null_payload"), pa.scalar("non_object"))
         return found, pc.if_else(pc.is_valid(found), pa.scalar(None, pa.string()), reasons)
 
 
