@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,12 +18,13 @@ from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
 
 from tailrace.contracts import UNKNOWN, BatchProcessor, OutboxNames, Place
-from tailrace.errors import ProcessorError
+from tailrace.errors import ConfigError, ProcessorError
 from tailrace.processors.chain import OpenChain
 from tailrace.processors.flatten import FlattenProcessor
 from tailrace.processors.outbox import OutboxProcessor, payloads
 from tailrace.processors.outbox.payloads import objects
 from tailrace.processors.route import RouteProcessor
+from tailrace.spec import load_pipelines
 from tailrace.testing.suites.processors import ProcessorSuite
 from tests.compiled import digests
 from tests.processors.changes import ORDERS, PLACE, batch, opened, processor
@@ -281,6 +283,38 @@ def test_it_is_no_step_before_a_mirror_and_only_the_data_tells_what_payloads_hav
     assert outbox.shape(ORDERS) == ORDERS
     assert outbox.shape(replace(ORDERS, table="outbox")) is None
     assert processor(OutboxProcessor).shape(ORDERS) is None
+
+
+DOCUMENT = """
+metadata: {name: shop}
+spec:
+  source: {type: postgres, config: {id: shop, dsn: postgresql://h/d, tables: [public.*]SOURCE}}
+  processors: [{type: flatten, columns: {}}, {type: outboxOUTBOX}]
+  sinks: [{type: delta, config: {id: lake, path: /lake, write_mode: MODE}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "outbox", "mode", "code"),
+    [
+        (", outbox: {tables: [public.o]}", "", "append", None),
+        ("", ", prefixes: [mail]", "append", None),
+        ("", "", "append", "config.invalid_value"),
+        ("", ", tables: [o]", "upsert", "config.breaks_mirror"),
+    ],
+)
+def test_in_a_pipeline(source: str, outbox: str, mode: str, code: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(DOCUMENT.replace("SOURCE", source).replace("OUTBOX", outbox).replace("MODE", mode))
+    if code is not None:
+        with pytest.raises(ConfigError) as refused:
+            load_pipelines([file], {})
+        assert refused.value.code == code
+        return
+    [pipeline] = load_pipelines([file], {})
+    found = pipeline.chain(pipeline.sinks[0])[1]
+    assert isinstance(found, OutboxProcessor)
+    assert found.names() == (OutboxNames(("public.o",)) if source else OutboxNames((), ("mail",)))
 
 
 @pytest.mark.parametrize(
