@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ MakeLake = Callable[..., Lake]
 ORDERS = schema_of(1, "orders", {"id": "bigint", "n": "integer", "note": "text"})
 ITEMS = schema_of(2, "items", {"id": "bigint", "n": "integer", "note": "text"}, relation=200)
 WIDER = schema_of(3, "orders", {"id": "bigint", "n": "integer", "note": "text", "paid": "boolean"})
-DOCUMENTS = schema_of(1, "documents", {"id": "bigint", "details": "jsonb"})
+DOCUMENTS = schema_of(5, "documents", {"id": "bigint", "details": "jsonb"})
+BARE = schema_of(4, "documents", {"id": "bigint"})
 CHAIN = (Even(id="even"), Renaming(id="renaming"))
 
 
@@ -132,6 +134,22 @@ def test_flattened_documents_are_columns_and_those_that_were_not_sent_stay(lake:
         (2, "{}", None, None, None),
         (3, None, None, "y", None),
     ]
+
+
+def test_documents_that_come_and_go_bring_their_columns_and_leave_them(lake: MakeLake) -> None:
+    """A default of rows from before is flattened too; a column that the source dropped stays."""
+    table = lake(FlattenProcessor(id="flatten", columns={"details__a": "int64"}))
+    table.feed.add(BARE, "c", {"id": 1})
+    table.keep()
+    assert [column for column in table.rows("public__documents")[0] if not column.startswith("_")] == ["id"]
+    table.feed.evolve(DOCUMENTS, {"details": {"a": 7, "b": 8}}).add(DOCUMENTS, "c", {"id": 2, "details": {"a": 9}})
+    table.keep()
+    found = table.rows("public__documents")
+    assert [(each["details__a"], each["_undeclared"]) for each in found] == [(7, '{"details__b": 8}'), (9, None)]
+    table.feed.evolve(replace(BARE, id=6)).add(replace(BARE, id=6), "c", {"id": 3})
+    table.keep()
+    found = table.rows("public__documents")
+    assert [(each["id"], each["details__a"]) for each in found] == [(1, 7), (2, 9), (3, None)]
 
 
 def test_flattened_documents_whose_columns_nobody_declared_halt_their_table_alone(lake: MakeLake) -> None:
