@@ -10,8 +10,9 @@ import pytest
 
 from tailrace.processors.chain import Drop
 from tailrace.processors.flatten import FlattenProcessor
+from tailrace.processors.outbox import OutboxProcessor
 from tailrace.testing.failpoints import dies_at
-from tailrace.testing.feed import schema_of
+from tailrace.testing.feed import MESSAGES, schema_of
 from tests.processors.steps import Broken, Echo, Even, Renaming
 from tests.sinks.lake.lake import Lake
 
@@ -159,6 +160,16 @@ def test_flattened_documents_whose_columns_nobody_declared_halt_their_table_alon
     [warning] = table.keeper.warnings()
     assert warning.startswith("public.documents halted: ") and "columns: {name: kind}" in warning
     assert [each["id"] for each in table.rows("public__items")] == [1]
+
+
+def test_messages_of_an_outbox_are_in_no_table_and_its_own_tables_halt_alone(lake: MakeLake) -> None:
+    table = lake(OutboxProcessor(id="outbox", tables=("items",), prefixes=("mail",)), write_mode="append")
+    table.feed.add(ORDERS, "c", row(1, 2)).add(replace(MESSAGES, schema="", table="mail"), "m", {"to": "x"})
+    table.feed.add(ITEMS, "c", row(1, 2)).add(ORDERS, "c", row(2, 2))
+    table.keep()
+    assert [each["id"] for each in table.rows()] == [1, 2]
+    [warning] = table.keeper.warnings()
+    assert warning.startswith("public.items halted: ") and "leave the table to other sinks" in warning
 
 
 def opened(lake: Lake) -> list[tuple[Any, ...]]:
