@@ -31,15 +31,13 @@ _VALUE, _VALUE_OR_END, _NAME, _NAME_OR_END, _BEHIND = range(5)
 """What may come next."""
 
 
-def objects(array: pa.Array[Any]) -> pa.Array[Any]:
+def objects(array: pa.Array[Any]) -> Any:
     """The texts that are JSON objects, as row images have them: without line breaks and blanks around. Null: the
     others."""
-    texts: Any = array
     text, places, missing = buffers(array)
     good: Any = pa.array(_are_objects(text, places, missing))
-    lines: Any = pc.replace_substring_regex(texts, "[\r\n]", " ")
-    found: Any = pc.if_else(good, pc.utf8_trim_whitespace(lines), pa.scalar(None, pa.string()))
-    return found
+    lines: Any = pc.replace_substring_regex(array, "[\r\n]", " ")
+    return pc.if_else(good, pc.utf8_trim_whitespace(lines), pa.scalar(None, pa.string()))
 
 
 @njit(cache=True, nogil=True)
