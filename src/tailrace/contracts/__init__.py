@@ -21,6 +21,7 @@ from tailrace.contracts.processing import Step as Step
 from tailrace.contracts.processing import Trait as Trait
 from tailrace.contracts.provenance import UNKNOWN as UNKNOWN
 from tailrace.contracts.provenance import Member as Member
+from tailrace.contracts.provenance import OutboxNames as OutboxNames
 from tailrace.contracts.provenance import Provenance as Provenance
 from tailrace.contracts.sinks import EXTENSIONS as EXTENSIONS
 from tailrace.contracts.sinks import Delivery as Delivery

@@ -198,6 +198,8 @@ class PipelineSpec(Model):
         common = tuple(entry.config for entry in info.data.get("processors", ()))
         for sink in (cast("Sink", entry.config) for entry in sinks):
             chain = (*common, *sink.chain())
+            if "source" in info.data:
+                chain = _of_source(chain, info.data["source"].config)
             _refuse_equal_ids(sink.id, chain)
             if sink.mirrors():
                 _refuse_broken_mirror(sink.id, chain)
@@ -262,7 +264,11 @@ class Pipeline(Model):
 
     def chain(self, sink: Sink) -> tuple[Processor, ...]:
         """What this sink's changes go through."""
-        return (*(entry.config for entry in self.spec.processors), *sink.chain())
+        return _of_source((*(entry.config for entry in self.spec.processors), *sink.chain()), self.source)
+
+
+def _of_source(chain: tuple[Processor, ...], source: Model) -> tuple[Processor, ...]:
+    return tuple(each.of_source(_provenance(source)) for each in chain)
 
 
 def _refuse_equal_ids(sink: str, chain: tuple[Processor, ...]) -> None:
