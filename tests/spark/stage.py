@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from tailrace.capture.postgres.provenance import PROVENANCE
 from tailrace.contracts import Delivery, Processor, Sink
+from tailrace.spark.letters import LetterKeeping
 from tailrace.spark.query import Query, start_query
 from tailrace.spec import Batch, Sharding
 from tests.spark.logs import Shop
@@ -42,6 +43,7 @@ class Stage:
         batch: Batch | None = None,
         sharding: Sharding | None = None,
         processors: Sequence[Processor] = (),
+        letters: LetterKeeping | None = None,
     ) -> Query:
         query = start_query(
             self.spark,
@@ -53,6 +55,7 @@ class Stage:
             batch=batch,
             sharding=sharding,
             processors=processors,
+            letters=letters,
         )
         self._queries.append(query)
         return query

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
+
+import pyarrow as pa
 
 from tailrace.schema import table_name
 
@@ -59,3 +63,17 @@ class Letter:
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it."""
         return asdict(self)
+
+
+def packed(row: pa.RecordBatch) -> str:
+    """A batch of one row as a letter keeps it."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, row.schema) as stream:
+        stream.write_batch(pa.RecordBatch.from_arrays(list(row.columns), schema=row.schema))
+    return base64.b64encode(zlib.compress(sink.getvalue().to_pybytes())).decode()
+
+
+def unpacked(text: str) -> pa.RecordBatch:
+    """What `packed` was given."""
+    found: pa.RecordBatch = pa.ipc.open_stream(zlib.decompress(base64.b64decode(text))).read_next_batch()
+    return found

@@ -80,8 +80,8 @@ class JournalTotals:
 
 @dataclass(frozen=True)
 class LetterFilter:
-    """Letters that fulfil all that is said. `table` is `schema.table` or a bare name; `key` is JSON text; times say when
-    a letter was first written: `[since_us, until_us)`."""
+    """Letters that fulfil all that is said. `table` is `schema.table` or a bare name, `key` is JSON text, and times say
+    when a letter was first written: `[since_us, until_us)`."""
 
     sink: str | None = None
     table: str | None = None

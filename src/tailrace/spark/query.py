@@ -32,6 +32,7 @@ from tailrace.spark.carrier import Carrier, Flow
 from tailrace.spark.chain import SinkChain
 from tailrace.spark.checkpoint import Checkpoint
 from tailrace.spark.control import Control, Orders
+from tailrace.spark.letters import LetterDesk, LetterKeeping
 from tailrace.spark.records import RecordCarrier
 from tailrace.spark.source import ReadOptions, own_source, replaced
 from tailrace.spark.tables import TableCarrier
@@ -51,6 +52,13 @@ class Dropped(NamedTuple):
     reason: str
 
 
+class Skipped(NamedTuple):
+    """Records of a table that the target refused, by the error's code, and that are gone."""
+
+    table: str
+    code: str
+
+
 @dataclass(frozen=True)
 class DeliveryProgress:
     """What a query has delivered since it started. Tables are named `schema.table`.
@@ -65,6 +73,8 @@ class DeliveryProgress:
     tables: dict[str, Count] = field(default_factory=dict)
     dropped: Counter[Dropped] = field(default_factory=Counter)
     """What its processors dropped."""
+    skipped: Counter[Skipped] = field(default_factory=Counter)
+    """What its target refused under `on_error: skip`."""
 
 
 @dataclass(frozen=True)
@@ -95,21 +105,26 @@ def start_query(
     batch: Batch | None = None,
     sharding: Sharding | None = None,
     processors: Sequence[Processor] = (),
+    letters: LetterKeeping | None = None,
 ) -> Query:
     """Start delivering the log to `sink`, from where `state_dir`'s checkpoint or else the sink's mark says.
 
     The first batch of a sink that has neither begins at the oldest retained change; `Query.began` remembers where, and
-    what the log no longer had then. A sink that gathers says
-    for how long itself, and that replaces `batch.max_ms`. With `sharding.key` every batch is shuffled and
-    sorted, which a batch sharded by primary key is not. Raises `log.replaced` and `log.expired` where the
-    starting point is gone, and what `sink.prepare` raises.
+    what the log no longer had then. A sink that gathers says for how long itself, and that replaces `batch.max_ms`.
+    With `sharding.key` every batch is shuffled and sorted, which a batch sharded by primary key is not. `letters`: what
+    is refused may be set aside there. Raises `log.replaced` and `log.expired` where the starting point is gone, and
+    what `sink.prepare` raises.
     """
     make_directory(state_dir)
     flow = Flow(batch or Batch(), sharding or Sharding())
     wanted = sink.tasks() if isinstance(sink, RecordSink) else None
     tasks = wanted or flow.sharding.count or spark.sparkContext.defaultParallelism
     place = Place(delivery.pipeline, delivery.tenant, provenance.connector, {}, mirror=sink.mirrors())
-    chain = SinkChain(tuple(processors), place, state_dir)
+    desk = None
+    if letters is not None and isinstance(sink, RecordSink):
+        desk = LetterDesk(letters, sink.id, log_path, state_dir, required=sink.required)
+    kept = None if desk is None else desk.chain_letters(LogReader(log_path).log_id, processors)
+    chain = SinkChain(tuple(processors), place, state_dir, kept)
     carrier: Carrier
     if isinstance(sink, TableSink):
         limits = flow.limits
@@ -127,6 +142,7 @@ def start_query(
             tasks=tasks,
             key=flow.sharding.key,
             chain=chain,
+            desk=desk,
         )
     else:
         raise TypeError(f"{type(sink).__name__} is neither a RecordSink nor a TableSink")
@@ -204,7 +220,8 @@ class Query:
         """What was delivered so far."""
         with self._lock:
             tables = {name: replace(count) for name, count in self._progress.tables.items()}
-            return replace(self._progress, tables=tables, dropped=Counter(self._progress.dropped))
+            dropped, skipped = Counter(self._progress.dropped), Counter(self._progress.skipped)
+            return replace(self._progress, tables=tables, dropped=dropped, skipped=skipped)
 
     def warnings(self) -> tuple[str, ...]:
         """What the sink wants somebody to know."""
@@ -300,6 +317,7 @@ class Query:
         self._log.forget(span.end)
         schemas = self._log.schemas
         drops = self._chain.drops.take() if self._chain else {}
+        skips = self._carrier.skipped()
         with self._lock:
             tables = self._progress.tables
             for number, count in counts.items():
@@ -309,7 +327,10 @@ class Query:
             dropped = self._progress.dropped
             for drop, number in drops.items():
                 dropped[Dropped(schemas[drop.schema_id].name, drop.processor, drop.reason)] += number
-            self._progress = DeliveryProgress(span.end, self._progress.batches + 1, limits, tables, dropped)
+            skipped = self._progress.skipped
+            for (number, code), count in skips.items():
+                skipped[Skipped(schemas[number].name, code)] += count
+            self._progress = DeliveryProgress(span.end, self._progress.batches + 1, limits, tables, dropped, skipped)
 
 
 def _starting_point(

@@ -22,7 +22,6 @@ Today = Mapping[str, tuple[object, ...]]
 SPEC: Today = {
     "commit_policy": (),
     "connection_policy": (),
-    "journal": (),
     "schema_sensing": (),
     "sink_batch_deadline_secs": (),
 }
