@@ -203,7 +203,6 @@ class TestDocuments:
             ({}, "config.invalid_value", "one of `function` and `inline`"),
             ({"inline": "x = 1", "function": "a:b"}, "config.invalid_value", "one of"),
             ({"function": "a.b"}, "string_pattern_mismatch", "pattern"),
-            ({"inline": each(), "on_error": "dlq"}, "config.not_yet", "dead letters"),
         ],
     )
     def test_what_is_refused(self, settings: dict[str, Any], code: str, said: str) -> None:

@@ -8,10 +8,11 @@ A letter that is closed keeps its place without its row, so that the batch it ca
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 
@@ -50,6 +51,17 @@ class KeptLetter:
     attempts: int
     first_us: int
     last_us: int
+
+
+class OpenPlace(NamedTuple):
+    """Where an open letter is in its log."""
+
+    number: int
+    log_id: str
+    seq: int
+    schema: str
+    table: str
+    key: str | None
 
 
 @dataclass(frozen=True)
@@ -94,9 +106,11 @@ class LetterFilter:
 
     def conditions(self) -> Iterator[Condition]:
         """What SQL asks."""
-        for column, value in ((_AT.sink, self.sink), (_AT.code, self.code), (_AT.row_key, self.key)):
+        for column, value in ((_AT.sink, self.sink), (_AT.code, self.code)):
             if value is not None:
                 yield column == value
+        if self.key is not None:
+            yield _AT.row_key.in_(_spellings(self.key))
         if self.table is not None:
             yield sa.or_(_AT.table_name == self.table, _AT.schema_name + "." + _AT.table_name == self.table)
         if self.since_us is not None:
@@ -163,6 +177,13 @@ class Journal:
         with self.store.transaction() as connection:
             found = connection.execute(query.group_by(_AT.schema_name, _AT.table_name, _AT.row_key)).all()
         return [(schema, table, key, seq) for schema, table, key, seq in found]
+
+    def open_places(self, sink: str) -> list[OpenPlace]:
+        """Where the sink's open letters are, in the log's order."""
+        query = sa.select(_AT.number, _AT.log_id, _AT.seq, _AT.schema_name, _AT.table_name, _AT.row_key)
+        query = query.where(self._mine, _AT.sink == sink, _OPEN).order_by(_AT.seq, _AT.part)
+        with self.store.transaction() as connection:
+            return [OpenPlace(*row) for row in connection.execute(query)]
 
     def needed_from(self, sink: str, log_id: str) -> int | None:
         """The first offset of the log that an open letter of the sink has only there."""
@@ -282,6 +303,16 @@ class Journal:
 
     def _now_us(self) -> int:
         return int(self._clock() * 1e6)
+
+
+def _spellings(text: str) -> set[str]:
+    """A JSON text as it is, without blanks, and with those that `json.dumps` writes."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {text}
+    compact = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return {text, compact, json.dumps(value, ensure_ascii=False)}
 
 
 def _pieces(values: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -241,6 +241,31 @@ class LetterKeeping:
     hold_key: bool = False
 
 
+@dataclass(frozen=True)
+class Rerun:
+    """What became of a letter's change in the chain of now: the rows that the writer is given, each alone, or the
+    `error` of the processor that failed for it again. With neither, the chain drops it."""
+
+    rows: tuple[pa.RecordBatch, ...] = ()
+    error: tuple[str, str] | None = None
+
+
+def of_letter(part: str, letter: Letter, processors: Sequence[str]) -> bool:
+    """Whether a row with this `part`, of the letter's offset, is the letter's change, or made of it at or behind the
+    processor that failed. What others made before was delivered then."""
+    if part == letter.part:
+        return True
+    above = f"{letter.part}/" if letter.part else ""
+    maker = part.removeprefix(above).partition(":")[0]
+    return (
+        bool(letter.processor)
+        and part.startswith(above)
+        and maker in processors
+        and letter.processor in processors
+        and processors.index(maker) >= processors.index(letter.processor)
+    )
+
+
 class LetterDesk:
     """In the driver: brings the letters of one sink's batches into the journal."""
 

@@ -10,7 +10,8 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace.changelog import LogReader, Owner, Subscribers, Trimmed, trimmed
 from tailrace.contracts import Delivery, Gather, Place, Processor, Provenance, RecordSink, Sink, Span
+from tailrace.control.journal import KeptLetter
 from tailrace.errors import LogError, SparkError, TailraceError
 from tailrace.jvm import reason
 from tailrace.machine.durable import make_directory, replace_file
@@ -32,7 +34,7 @@ from tailrace.spark.carrier import Carrier, Flow
 from tailrace.spark.chain import SinkChain
 from tailrace.spark.checkpoint import Checkpoint
 from tailrace.spark.control import Control, Orders
-from tailrace.spark.letters import LetterDesk, LetterKeeping
+from tailrace.spark.letters import LetterDesk, LetterKeeping, Rerun
 from tailrace.spark.records import RecordCarrier
 from tailrace.spark.source import ReadOptions, own_source, replaced
 from tailrace.spark.tables import TableCarrier
@@ -187,7 +189,7 @@ class Query:
         self._chain = chain
         self._sink, self._carrier, self._flow, self._tasks = sink, carrier, flow, tasks
         self._limits = replace(flow.limits, snapshot_batches=sink.snapshot_batches())
-        self._lock = threading.Lock()
+        self._lock, self._turn = threading.Lock(), threading.Lock()
         self._state, self._initial, self._start = state_dir, began.offset, start
         self._checkpoint = Checkpoint(state_dir / "checkpoint")
         self._log = LogReader(log_path, self._checkpoint.committed(began.offset))
@@ -226,6 +228,17 @@ class Query:
     def warnings(self) -> tuple[str, ...]:
         """What the sink wants somebody to know."""
         return self._carrier.warnings()
+
+    @contextmanager
+    def between_batches(self) -> Iterator[int]:
+        """No batch runs meanwhile, or begins. Yields the offset below which all is delivered."""
+        with self._turn:
+            yield self.progress().offset
+
+    def rows_of(self, letters: Sequence[KeptLetter]) -> dict[int, Rerun]:
+        """What the log's changes of these letters are behind the chain of now, by number. Between batches."""
+        assert isinstance(self._carrier, RecordCarrier)
+        return self._carrier.rows_of(letters)
 
     def care(self) -> Care | None:
         """What tends the sink's tables meanwhile."""
@@ -305,7 +318,8 @@ class Query:
     def _run(self, frame: DataFrame, batch: int) -> None:
         try:
             span = self._checkpoint.span(batch, self._initial)
-            self._note(span, self._carrier.carry(frame, span))
+            with self._turn:
+                self._note(span, self._carrier.carry(frame, span))
         except BaseException as failure:
             self._failure = failure
             raise

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark import RDD
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
@@ -18,18 +20,19 @@ from pyspark.util import PythonEvalType, _load_from_socket
 
 from tailrace import jvm
 from tailrace.changelog import LogReader
-from tailrace.contracts import Delivery, Provenance, RecordSink, Span
+from tailrace.contracts import Delivery, Letter, Provenance, RecordSink, Span
+from tailrace.control.journal import KeptLetter
 from tailrace.errors import SparkError
-from tailrace.passage import unpack
+from tailrace.passage import find, unpack
 from tailrace.render.envelopes import key_column, value_column
 from tailrace.render.rendering import Rendering
 from tailrace.render.templates import route_column
 from tailrace.spark.carrier import Carrier, canonical, unread
 from tailrace.spark.chain import SinkChain
-from tailrace.spark.letters import SHOWN, Breaker, LetterDesk, LetterFiles, RefusalCount, Refusals
+from tailrace.spark.letters import SHOWN, Breaker, LetterDesk, LetterFiles, RefusalCount, Refusals, Rerun, of_letter
 from tailrace.spark.sharding import ValueSharding
 from tailrace.spark.source import SLICES, ReadOptions, pack_partitions, partitions_of
-from tailrace.spark.task import COUNTED, NEVER_NULL, OUTCOME_DDL, SPAN, Count, WriteTask, nobody_writes
+from tailrace.spark.task import COUNTED, NEVER_NULL, OUTCOME_DDL, SPAN, Count, WriteTask, nobody_writes, restored
 
 SETTLE_S = 30.0
 """How long a batch waits for writers of an earlier attempt to end before it gives up."""
@@ -112,6 +115,32 @@ class RecordCarrier(Carrier):
 
     def warnings(self) -> tuple[str, ...]:
         return () if self._sharding is None else self._sharding.warnings()
+
+    def rows_of(self, letters: Sequence[KeptLetter]) -> dict[int, Rerun]:
+        """What the log's changes of these letters are behind the chain of now, by number; between batches. Raises
+        `log.expired` where the log no longer has one."""
+        assert self._desk is not None
+        self._desk.files.begin()
+        found = {kept.number: self._rerun(kept.letter) for kept in letters}
+        if self._chain:
+            self._chain.drops.take()  # they were counted when they came
+        return found
+
+    def _rerun(self, letter: Letter) -> Rerun:
+        session = SparkSession.active()
+        options = ReadOptions(str(self._log_path), tasks=1, start=letter.seq, end=letter.seq + 1)
+        changes = session.read.format(self._source).options(**options.as_text()).load()
+        if self._chain.has_frames:
+            changes = self._chain.behind(changes, self._reader(letter.seq).schemas)
+        ids = [each.id for each in self._chain.processors]
+        rows: list[pa.RecordBatch] = []
+        for batch in _collected(changes.select(*self._columns)):
+            parts = batch.column("part").to_pylist() if "part" in batch.schema.names else [""] * batch.num_rows
+            given = restored(batch).select(list(self._task.columns))
+            rows += [given.slice(n, 1) for n, part in enumerate(parts) if of_letter(part or "", letter, ids)]
+        assert self._desk is not None
+        failed = [each for each in self._desk.files.found() if (each.seq, each.part) == (letter.seq, letter.part)]
+        return Rerun(tuple(rows), (failed[0].code, failed[0].message) if failed else None)
 
     def _settle_refusals(self, outcomes: Iterable[Row], delivered: int, span: Span) -> None:
         """What was refused is durable before the batch is committed, or the sink stops."""
@@ -203,6 +232,16 @@ def _collect(rows: RDD[Row], tasks: int) -> list[Row]:
     served = context._jvm.PythonRDD.runJob(context._jsc.sc(), rows._jrdd, list(range(tasks)))
     read: Any = _load_from_socket
     return list(read(served, rows._jrdd_deserializer))
+
+
+def _collected(changes: DataFrame) -> list[pa.RecordBatch]:
+    """A few rows. What a task raised on purpose arrives as what it was."""
+    try:
+        return changes.toArrow().to_batches()
+    except PySparkException as error:
+        raise find(str(error)) or SparkError(
+            "spark.query_failed", jvm.reason(error), hint="see the Spark log"
+        ) from None
 
 
 def _counts(outcomes: Iterable[Row]) -> dict[int, Count]:

@@ -94,7 +94,7 @@ class WriteTask:
         self, batches: Iterable[pa.RecordBatch], counts: dict[int, Count], here: RefusedHere
     ) -> Iterator[pa.RecordBatch]:
         for whole in batches:
-            batch = here.passing(_restored(whole))
+            batch = here.passing(restored(whole))
             for number, count in _count(batch):
                 counts.setdefault(number, Count()).add(count)
             yield batch.select(list(self.columns))
@@ -144,7 +144,7 @@ def _opened(lock: Path) -> Iterator[int]:
         os.close(file)
 
 
-def _restored(batch: pa.RecordBatch) -> pa.RecordBatch:
+def restored(batch: pa.RecordBatch) -> pa.RecordBatch:
     """`NEVER_NULL` columns as they were: empty is null."""
     for name in NEVER_NULL:
         if name in batch.schema.names:
