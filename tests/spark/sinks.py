@@ -18,7 +18,7 @@ from tailrace.machine.durable import replace_file
 
 
 class LinesSink(RecordSink):
-    """Appends; a repeat is a repeat. With `marks` it keeps a mark, written in `commit`."""
+    """Appends; a repeat is a repeat. With `marks` it keeps a mark, written in `commit`, and the dead letters it had."""
 
     directory: str
     marks: bool = False
@@ -53,8 +53,14 @@ class LinesSink(RecordSink):
             raise SinkError("sink.unavailable", "commit refused", hint="remove refuse-commit", where=self.id)
         with (Path(self.directory) / "commits").open("a") as out:
             out.write(json.dumps([span.start, span.end, sorted(receipts)]) + "\n")
-        if self.marks:
+        if self.marks and span.letters:
+            replace_file(Path(self.directory) / "letters.json", json.dumps(span.letters))
+        elif self.marks:
             (Path(self.directory) / "mark").write_text(str(span.end))
+
+    def replayed(self, delivery: Delivery, letters: tuple[str, ...]) -> frozenset[str]:
+        file = Path(self.directory) / "letters.json"
+        return frozenset(json.loads(file.read_text())) & set(letters) if file.exists() else frozenset()
 
 
 class RefusingSink(LinesSink):

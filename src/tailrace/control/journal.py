@@ -30,6 +30,8 @@ _AT, _TOTAL = dead_letters.c, dead_letter_totals.c
 _OPEN = sa.or_(*(_AT.state == state for state in OPEN))
 _MANY = 500
 """Values in one `IN (…)`."""
+_FEW = 100
+"""Letters in memory at once, where there may be many: each may be large."""
 _RENAMED = {"schema": "schema_name", "table": "table_name", "key": "row_key", "row": "packed_row"}
 
 
@@ -53,10 +55,11 @@ class KeptLetter:
     last_us: int
 
 
-class OpenPlace(NamedTuple):
-    """Where an open letter is in its log."""
+class LetterPlace(NamedTuple):
+    """Where a letter is in its log."""
 
     number: int
+    sink: str
     log_id: str
     seq: int
     schema: str
@@ -178,12 +181,12 @@ class Journal:
             found = connection.execute(query.group_by(_AT.schema_name, _AT.table_name, _AT.row_key)).all()
         return [(schema, table, key, seq) for schema, table, key, seq in found]
 
-    def open_places(self, sink: str) -> list[OpenPlace]:
-        """Where the sink's open letters are, in the log's order."""
-        query = sa.select(_AT.number, _AT.log_id, _AT.seq, _AT.schema_name, _AT.table_name, _AT.row_key)
-        query = query.where(self._mine, _AT.sink == sink, _OPEN).order_by(_AT.seq, _AT.part)
+    def places(self, wanted: LetterFilter) -> list[LetterPlace]:
+        """Where letters are, in the log's order. Their rows are not looked at."""
+        query = sa.select(_AT.number, _AT.sink, _AT.log_id, _AT.seq, _AT.schema_name, _AT.table_name, _AT.row_key)
+        query = query.where(self._mine, *wanted.conditions()).order_by(_AT.seq, _AT.part)
         with self.store.transaction() as connection:
-            return [OpenPlace(*row) for row in connection.execute(query)]
+            return [LetterPlace(*row) for row in connection.execute(query)]
 
     def needed_from(self, sink: str, log_id: str) -> int | None:
         """The first offset of the log that an open letter of the sink has only there."""
@@ -210,6 +213,18 @@ class Journal:
         query = sa.select(dead_letters).where(self._mine, *wanted.conditions()).order_by(_AT.number).limit(limit)
         with self.store.transaction() as connection:
             return [_kept(row) for row in connection.execute(query)]
+
+    def each(self, wanted: LetterFilter = ALL) -> Iterator[KeptLetter]:
+        """The same, few at a time in memory."""
+        last = 0
+        while True:
+            query = sa.select(dead_letters).where(self._mine, *wanted.conditions(), _AT.number > last)
+            with self.store.transaction() as connection:
+                found = connection.execute(query.order_by(_AT.number).limit(_FEW)).all()
+            yield from map(_kept, found)
+            if not found:
+                return
+            last = found[-1].number
 
     def groups(self, wanted: LetterFilter = ALL) -> list[LetterGroup]:
         """The largest first."""

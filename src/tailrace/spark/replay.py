@@ -19,7 +19,7 @@ from tailrace.changelog import LogReader, earliest
 from tailrace.changelog.later import LaterChanges
 from tailrace.contracts import OPEN, Delivery, Letter, RecordSink, Rejected, Span, Written
 from tailrace.contracts.letters import unpacked
-from tailrace.control.journal import Journal, KeptLetter, LetterFilter, OpenPlace
+from tailrace.control.journal import Journal, KeptLetter, LetterFilter, LetterPlace
 from tailrace.control.replays import ChosenLetter, Outcome, Replay, Replays, Verdict
 from tailrace.errors import Action, SinkError, SparkError, TailraceError, decide
 from tailrace.failpoints import failpoint
@@ -48,7 +48,7 @@ class Judgement:
     chosen: frozenset[int]
     seqs: Sequence[int]
     forced: bool = False
-    _open: list[OpenPlace] = field(default_factory=list)
+    _open: list[LetterPlace] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.log_id = LogReader(self.log_path).log_id
@@ -58,7 +58,7 @@ class Judgement:
         """At the log up to `offset`, and at what is open now."""
         self._offset, self._begins = offset, earliest(self.log_path)
         self._later.advance(offset)
-        self._open = self.journal.open_places(self.sink.id)
+        self._open = self.journal.places(open_letters(self.sink))
         self._waiting = {place.seq for place in self._open if place.log_id == self.log_id}
 
     def of(self, letter: Letter) -> tuple[Verdict, str]:
@@ -94,6 +94,11 @@ class Judgement:
             return "a truncate that comes late would take newer rows"
         newer = next((at for at in behind if at < self._offset and at not in self._waiting), None)
         return "" if newer is None else f"the newer change at offset {newer} was delivered"
+
+
+def open_letters(sink: RecordSink) -> LetterFilter:
+    """A sink's letters that something is left to do about."""
+    return LetterFilter(sink=sink.id, states=OPEN)
 
 
 def missing_columns(sink: RecordSink, letter: Letter) -> tuple[str, ...]:
@@ -139,14 +144,14 @@ class Redelivery:
     def _judgement(self, chosen: Sequence[ChosenLetter], replay: Replay) -> Judgement:
         numbers = frozenset(each.number for each in self.replays.letters(replay.id, self.sink.id))
         mine = {each.number for each in chosen}
-        seqs = [place.seq for place in self.journal.open_places(self.sink.id) if place.number in mine]
+        seqs = [place.seq for place in self.journal.places(open_letters(self.sink)) if place.number in mine]
         return Judgement(self.journal, self.sink, self.log_path, numbers, seqs, replay.forced)
 
     def _pieces(
         self, chosen: Sequence[ChosenLetter], replay: Replay, judgement: Judgement
     ) -> Iterator[Callable[[Breaker], int]]:
         """What is to be called for each piece: its letters are of different keys, in the log's order."""
-        places = {place.number: place for place in self.journal.open_places(self.sink.id)}
+        places = {place.number: place for place in self.journal.places(open_letters(self.sink))}
         closed = [each.number for each in chosen if each.number not in places]
         self.replays.note(replay.id, [(number, "gone", "somebody closed or purged it") for number in closed])
         ordered = [place for number, place in places.items() if number in {each.number for each in chosen}]
@@ -257,12 +262,12 @@ class Redelivery:
         hold_log(self.journal, self.sink.id, log_id, self.log_path, required=self.sink.required)
 
 
-def _is_before(place: OpenPlace, letter: Letter) -> bool:
+def _is_before(place: LetterPlace, letter: Letter) -> bool:
     same = (place.log_id, place.schema, place.table) == (letter.log_id, letter.schema, letter.table)
     return same and place.key == letter.key and place.seq < letter.seq
 
 
-def _cut(places: Sequence[OpenPlace], size: int) -> Iterator[list[int]]:
+def _cut(places: Sequence[LetterPlace], size: int) -> Iterator[list[int]]:
     """In order, in pieces of at most `size` in which no key is twice: what is behind a letter waits for its outcome."""
     piece: list[int] = []
     keys: set[tuple[str, str, str]] = set()

@@ -22,6 +22,7 @@ from tailrace.spark.replay import Judgement, Redelivery, Rerunning
 from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.layout import Layout, is_running, run_lock
 
+NO_SINK = "the pipeline has no such sink any more"
 IMAGES = ("key", "before", "after")
 
 
@@ -62,8 +63,11 @@ class LetterService:
     def groups(self, wanted: LetterFilter) -> list[LetterGroup]:
         return self._journal.groups(wanted)
 
-    def find(self, wanted: LetterFilter, limit: int | None = None) -> list[KeptLetter]:
+    def find(self, wanted: LetterFilter, limit: int) -> list[KeptLetter]:
         return self._journal.find(wanted, limit)
+
+    def each(self, wanted: LetterFilter) -> Iterator[KeptLetter]:
+        return self._journal.each(wanted)
 
     def totals(self) -> JournalTotals:
         return self._journal.totals()
@@ -101,22 +105,23 @@ class LetterService:
 
     def dry_run(self, wanted: LetterFilter) -> ReplayProgress:
         """Choose open letters, and say what would happen to each. Nothing else happens."""
-        found = self._journal.find(replace(wanted, states=wanted.states or OPEN))
-        replay = self._replays.freeze(list(self._judged(found)))
+        wanted = replace(wanted, states=OPEN)
+        replay = self._replays.freeze(list(self._judged(wanted)))
         return self.progress(replay.id)
 
-    def _judged(self, found: list[KeptLetter]) -> Iterator[ChosenLetter]:
-        for name in sorted({kept.letter.sink for kept in found}):
-            mine = [kept for kept in found if kept.letter.sink == name]
+    def _judged(self, wanted: LetterFilter) -> Iterator[ChosenLetter]:
+        places = self._journal.places(wanted)
+        for name in sorted({place.sink for place in places}):
+            mine = [place for place in places if place.sink == name]
             sink = self._sinks.get(name)
             if sink is None:
-                reason = "the pipeline has no such sink any more"
-                yield from (ChosenLetter(kept.number, name, "refuse", reason) for kept in mine)
+                yield from (ChosenLetter(place.number, name, "refuse", NO_SINK) for place in mine)
                 continue
-            numbers = frozenset(kept.number for kept in mine)
-            judgement = Judgement(self._journal, sink, self._log_path, numbers, [kept.letter.seq for kept in mine])
+            numbers = frozenset(place.number for place in mine)
+            judgement = Judgement(self._journal, sink, self._log_path, numbers, [place.seq for place in mine])
             judgement.look(self._offset(sink))
-            yield from (ChosenLetter(kept.number, name, *judgement.of(kept.letter)) for kept in mine)
+            for kept in self._journal.each(replace(wanted, sink=name)):
+                yield ChosenLetter(kept.number, name, *judgement.of(kept.letter))
 
     def progress(self, replay: str) -> ReplayProgress:
         working = is_running(self._layout, self._pipeline.name)
@@ -136,15 +141,14 @@ class LetterService:
     def _refuse_unknown_sinks(self, replay: Replay) -> None:
         """Letters of sinks that the pipeline no longer has are nobody's to deliver."""
         left = [each for each in self._replays.letters(replay.id) if each.sink not in self._sinks]
-        reason = "the pipeline has no such sink any more"
-        self._replays.note(replay.id, [(each.number, "refused", reason) for each in left])
+        self._replays.note(replay.id, [(each.number, "refused", NO_SINK) for each in left])
         self._replays.settle(replay.id)
 
     def _carry_out_here(self, replay: Replay) -> None:
         for name in sorted({each.sink for each in self._replays.letters(replay.id) if each.outcome is None}):
             sink = self._sinks[name]
             sink.prepare(self._delivery())
-            with self._rerunning(replay, sink) as rerun:
+            with self._rerunning(sink) as rerun:
                 offset = self._offset(sink)
                 redelivery = Redelivery(
                     self._journal,
@@ -158,11 +162,9 @@ class LetterService:
                 redelivery.carry_out(replay, _wait)
 
     @contextlib.contextmanager
-    def _rerunning(self, replay: Replay, sink: RecordSink) -> Iterator[Rerunning | None]:
+    def _rerunning(self, sink: RecordSink) -> Iterator[Rerunning | None]:
         """A Spark for the chain, where a letter needs it."""
-        numbers = tuple(each.number for each in self._replays.letters(replay.id, sink.id) if each.outcome is None)
-        needs = any(kept.letter.needs_log for kept in self._journal.find(LetterFilter(numbers=numbers, states=OPEN)))
-        if not needs:
+        if self._journal.needed_from(sink.id, LogReader(self._log_path).log_id) is None:
             yield None
             return
         from tailrace.spark.letters import LetterKeeping

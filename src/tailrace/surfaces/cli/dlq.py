@@ -158,17 +158,17 @@ def export(
     platform_config: PlatformConfig = None,
     as_json: Json = False,
 ) -> None:
-    """Print letters with all that is kept of them, one JSON object a line; with --json as one array."""
+    """Print letters with all that is kept of them, one JSON object a line; with --json as the others do."""
     with guard(as_json):
         from tailrace.supervisor.letters import told_whole
 
         wanted = _filter(None, sink, table, code, key, since, until, state or ["waiting", "held"])
-        found = [told_whole(kept) for kept in _service(file, platform_config).find(wanted)]
-    if as_json:
-        say_json({"ok": True, "letters": found})
-        return
-    for each in found:
-        say_json(each)
+        found = map(told_whole, _service(file, platform_config).each(wanted))
+        if as_json:
+            say_json({"ok": True, "letters": list(found)})
+            return
+        for each in found:
+            say_json(each)
 
 
 @dlq.command()
