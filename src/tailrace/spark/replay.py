@@ -57,7 +57,7 @@ class Judgement:
     def look(self, offset: int) -> None:
         """At the log up to `offset`, and at what is open now."""
         self._offset, self._begins = offset, earliest(self.log_path)
-        self._later.advance(offset)
+        self._later.advance(max((offset, *(seq + 1 for seq in self.seqs))))
         self._open = self.journal.places(open_letters(self.sink))
         self._waiting = {place.seq for place in self._open if place.log_id == self.log_id}
 

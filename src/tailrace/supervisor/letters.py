@@ -191,10 +191,12 @@ class LetterService:
         return Delivery(self._pipeline.name, self._pipeline.metadata.tenant, self._pipeline.source_id)
 
     def _offset(self, sink: RecordSink) -> int:
-        """Below it the sink has everything, as far as its checkpoint tells."""
+        """Below it the sink has everything, as far as its checkpoint tells, or else its mark."""
         state = self._layout.sink(self._pipeline.name, sink.id)
         newest = Checkpoint(state / "checkpoint").newest()
-        return 0 if newest is None else newest.offset
+        if newest is not None:
+            return newest.offset
+        return sink.mark(self._delivery(), LogReader(self._log_path).log_id)
 
 
 def told(kept: KeptLetter) -> dict[str, Any]:
