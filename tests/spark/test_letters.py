@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,16 +17,19 @@ from tailrace.contracts import Letter, Place, Processor
 from tailrace.contracts.letters import unpacked
 from tailrace.control import Store
 from tailrace.control.journal import Journal, JournalBounds, LetterFilter
+from tailrace.control.replays import ChosenLetter, Replays
 from tailrace.errors import SinkError, SparkError
 from tailrace.failpoints import arm, disarm
 from tailrace.processors.outcome import Outcome
 from tailrace.processors.transform import TransformProcessor
 from tailrace.processors.user_code import Code, Piece, UserCode, UserError, taken
-from tailrace.spark.letters import LetterKeeping
+from tailrace.spark.letters import HOLD, LetterKeeping
 from tailrace.spark.query import Dropped, Skipped
+from tailrace.spark.replay import Redelivery
 from tailrace.spec import Sharding
+from tests.processors.steps import Echo
 from tests.spark.sinks import RefusingSink, read_commits, read_lines, refuse
-from tests.spark.stage import Stage, wait_until
+from tests.spark.stage import DELIVERY, PATIENCE_S, Stage, wait_until
 
 ORDERS = "public.orders"
 
@@ -170,6 +174,34 @@ def test_a_letter_has_nothing_of_what_its_chain_hides(stage: Stage, sink: Make, 
     assert (failed.key, failed.row) == (None, "")
     assert image(refused) == {"id": "***", "n": 4, "pad": "***"} and json.loads(refused.key or "") == {"id": "***"}
     assert b"secret" not in (stage.directory / "control.db").read_bytes()
+
+
+def test_a_mended_processor_gets_what_the_log_was_held_for(stage: Stage, sink: Make, journal: Open) -> None:
+    """Between two batches, behind the chain of now. What it fails for again stays."""
+    end = stage.shop.commit(6)
+    desk = journal()
+    lines = sink()
+    failing = (Echo(id="before"), Picky(id="picky", refuses=(3, 4), on_error="dlq"), Echo(id="behind"))
+    first = stage.start(lines, letters=LetterKeeping(desk), processors=failing)
+    stage.delivered(first, end)
+    assert first.drain(PATIENCE_S)
+    mended = (failing[0], Picky(id="picky", refuses=(4,), on_error="dlq"), failing[2])
+    query = stage.start(lines, letters=LetterKeeping(desk), processors=mended)
+    replays = Replays(desk.store, "shop-feed")
+    chosen = [ChosenLetter(kept.number, "lines", "deliver", "") for kept in desk.find()]
+    replay = replays.request(replays.freeze(chosen).id, forced=False, rate=None)
+    before = len(read_lines(stage.out))
+    Redelivery(desk, replays, lines, DELIVERY, stage.shop.path, query.between_batches, query.rows_of).carry_out(
+        replay, lambda seconds: False
+    )
+    outcomes = Counter(each.outcome for each in replays.letters(replay.id))
+    again = [line["value"]["event_id"] for line in read_lines(stage.out)[before:]]
+    parts = {(letter.seq, letter.part) for letter in letters(desk, states=("replayed",))}
+    assert parts == {(2, ""), (2, "before:1")} and outcomes == {"replayed": 2, "rejected": 2}
+    made = [event_id("shop", "0/0", 2, part) for part in (None, "behind:1", "before:1", "before:1/behind:1")]
+    assert sorted(again) == sorted(made)
+    needed = {each.offset for each in Subscribers(stage.shop.path).all() if HOLD in each.name}
+    assert needed == {3}
 
 
 def test_a_large_letter_is_kept_without_its_values(stage: Stage, sink: Make, journal: Open) -> None:

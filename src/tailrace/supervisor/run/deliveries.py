@@ -174,6 +174,12 @@ class SinkRunner(threading.Thread):
             if desk is not None and query.is_active():
                 desk.look(query, self._halt)
             self._halt.wait(WATCH_S)
+        if desk is not None and self._will_retry(query):
+            desk.look(query, self._halt, at_once=True)  # it may be what the sink waits for: room for letters
+
+    def _will_retry(self, query: Query) -> bool:
+        error = None if self._halt.is_set() else query.error()
+        return error is not None and decide(error) is Action.RETRY
 
     def _end(self, query: Query) -> None:
         if query.is_active():

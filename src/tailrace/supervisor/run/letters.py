@@ -74,9 +74,10 @@ class ReplayDesk:
         self._replays = Replays(journal.store, journal.pipeline)
         self._looked = -LOOK_S
 
-    def look(self, query: Query, halt: threading.Event) -> None:
-        """Raises what stops a batch of the sink, too."""
-        if time.monotonic() < self._looked + LOOK_S:
+    def look(self, query: Query, halt: threading.Event, *, at_once: bool = False) -> None:
+        """Whether there is something to do, and do it, as often as that is due or else `at_once`. Raises what a batch
+        is retried for, too."""
+        if not at_once and time.monotonic() < self._looked + LOOK_S:
             return
         self._looked = time.monotonic()
         for replay in self._replays.requested():
