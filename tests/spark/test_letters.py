@@ -23,7 +23,7 @@ from tailrace.failpoints import arm, disarm
 from tailrace.processors.outcome import Outcome
 from tailrace.processors.transform import TransformProcessor
 from tailrace.processors.user_code import Code, Piece, UserCode, UserError, taken
-from tailrace.spark.letters import HOLD, LetterKeeping
+from tailrace.spark.letters import HOLD, LetterKeeping, of_letter
 from tailrace.spark.query import Dropped, Skipped
 from tailrace.spark.replay import Redelivery
 from tailrace.spec import Sharding
@@ -181,11 +181,11 @@ def test_a_mended_processor_gets_what_the_log_was_held_for(stage: Stage, sink: M
     end = stage.shop.commit(6)
     desk = journal()
     lines = sink()
-    failing = (Echo(id="before"), Picky(id="picky", refuses=(3, 4), on_error="dlq"), Echo(id="behind"))
+    failing = (Picky(id="picky", refuses=(3, 4), on_error="dlq"), Echo(id="behind"))
     first = stage.start(lines, letters=LetterKeeping(desk), processors=failing)
     stage.delivered(first, end)
     assert first.drain(PATIENCE_S)
-    mended = (failing[0], Picky(id="picky", refuses=(4,), on_error="dlq"), failing[2])
+    mended = (Picky(id="picky", refuses=(4,), on_error="dlq"), Echo(id="behind"))
     query = stage.start(lines, letters=LetterKeeping(desk), processors=mended)
     replays = Replays(desk.store, "shop-feed")
     chosen = [ChosenLetter(kept.number, "lines", "deliver", "") for kept in desk.find()]
@@ -197,11 +197,46 @@ def test_a_mended_processor_gets_what_the_log_was_held_for(stage: Stage, sink: M
     outcomes = Counter(each.outcome for each in replays.letters(replay.id))
     again = [line["value"]["event_id"] for line in read_lines(stage.out)[before:]]
     parts = {(letter.seq, letter.part) for letter in letters(desk, states=("replayed",))}
-    assert parts == {(2, ""), (2, "before:1")} and outcomes == {"replayed": 2, "rejected": 2}
-    made = [event_id("shop", "0/0", 2, part) for part in (None, "behind:1", "before:1", "before:1/behind:1")]
+    assert parts == {(2, "")} and outcomes == {"replayed": 1, "rejected": 1}
+    made = [event_id("shop", "0/0", 2, part) for part in (None, "behind:1")]
     assert sorted(again) == sorted(made)
     needed = {each.offset for each in Subscribers(stage.shop.path).all() if HOLD in each.name}
     assert needed == {3}
+
+
+@pytest.mark.parametrize(
+    ("part", "of", "expected"),
+    [
+        ("", "", True),
+        ("behind:1", "", True),
+        ("picky:2", "", True),
+        ("before:1", "", False),
+        ("before:1", "before:1", True),
+        ("before:1/behind:1", "before:1", True),
+        ("behind:1", "before:1", False),
+        ("unknown:1", "", False),
+    ],
+)
+def test_what_other_processors_made_before_was_delivered_then(part: str, of: str, *, expected: bool) -> None:
+    letter = Letter(
+        sink="lines",
+        processor="picky",
+        source="shop",
+        log_id="log",
+        seq=2,
+        part=of,
+        event_id="event",
+        op="u",
+        schema="public",
+        table="orders",
+        key=None,
+        schema_id=0,
+        position="0/0",
+        ts_us=0,
+        code="processor.failed",
+        message="",
+    )
+    assert of_letter(part, letter, ["before", "picky", "behind"]) is expected
 
 
 def test_a_large_letter_is_kept_without_its_values(stage: Stage, sink: Make, journal: Open) -> None:
