@@ -40,6 +40,19 @@ def test_the_tap_is_measured_on_the_same_wal(tmp_path: Path) -> None:
     assert {bar["name"] for bar in results["bars"]} == {"tap / pg_recvlogical", "tap CPU per million rows"}
 
 
+@pytest.mark.slow
+def test_steps_are_measured_beside_reading_alone(tmp_path: Path) -> None:
+    results = bench(tmp_path, "debezium", "javascript", "--rows", "3000", "--passes", "1")
+    assert [(each["name"], each["rows"]) for each in results["measurements"]] == [
+        ("changes read", 3000),
+        ("debezium values", 3000),
+        ("changes read", 3000),
+        ("javascript", 3000),
+    ]
+    bars = ["debezium values, on a core", "debezium values / changes read", "events through a script"]
+    assert [bar["name"] for bar in results["bars"]] == bars
+
+
 @pytest.mark.soak
 def test_the_whole_road_is_measured_on_the_same_wal(tmp_path: Path) -> None:
     sizes = ("--rows", "2000", "--passes", "1", "--seconds", "1", "--warm-up", "1")
