@@ -19,7 +19,7 @@ from tests.capture.running import Database
 from tests.test_crash import read_topic
 from tests.whole import System
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 GRADE = """
 function processBatch(events) {
@@ -49,6 +49,8 @@ function processBatch(events) {{
   return events;
 }}"""
 MENDED = re.sub(r"if \(id === .*", "", BAD)
+PATIENCE_S = 300
+"""Of a busy machine, on which four queries begin at once."""
 LIMITS = {"cpu_ms": 200, "timeout_ms": 5000, "mem_mb": 64}
 
 TABLE = "CREATE TABLE orders (id int PRIMARY KEY, region text, total numeric(10, 2), qty int, email text)"
@@ -70,7 +72,7 @@ class Shop(System):
 
     def __init__(self, db: Database, folder: Path, brokers: str, script: str = BAD) -> None:
         self.topic, self.brokers = f"{db.name}.orders", brokers
-        super().__init__(db, folder, _sinks(folder, brokers, self.topic, script))
+        super().__init__(db, folder, _sinks(folder, brokers, self.topic, script), mode="never")
 
     def status(self) -> dict[str, dict[str, Any]]:
         """What was printed last, by sink."""
@@ -79,10 +81,7 @@ class Shop(System):
         return {sink["sink"]: sink for sink in found[-1]["sinks"]} if found else {}
 
     def lines(self, sink: str) -> list[dict[str, Any]]:
-        return [event for event in read_files(self.folder / sink) if event["op"] in "cud"]
-
-    def arrived(self, sink: str) -> bool:
-        return any((event["after"] or {}).get("id") == 5000 for event in self.lines(sink))
+        return [event for event in read_files(self.folder / sink) if event["op"] in "cudr"]
 
 
 def _sinks(folder: Path, brokers: str, topic: str, script: str) -> str:
@@ -110,10 +109,9 @@ def shop(postgres: PostgresServer, kafka: KafkaBroker, tmp_path_factory: pytest.
         made.start()
         try:
             db.run(*FIRST)
-            eventually(lambda: made.status().get("stopping", {}).get("error"), 120, what=made.victim.output)
+            eventually(lambda: made.status().get("stopping", {}).get("error"), PATIENCE_S, what=made.victim.output)
             db.run(LATER)
-            eventually(lambda: made.arrived("skipping"), 120, what=made.victim.output)
-            eventually(lambda: expected(db) == mirrored(made) == folded(made, kafka), 120, what=made.victim.output)
+            eventually(lambda: gone_on(made, kafka), PATIENCE_S, what=made.victim.output)
             assert made.victim.terminate(60) == 1, made.victim.output()
             yield made
         finally:
@@ -136,13 +134,22 @@ def test_a_script_that_throws_hangs_or_eats_memory_stops_its_own_sink_and_loses_
     assert not {(event["after"] or {}).get("id") for event in before} & {*TRICKY, 5000}
     dropped = sum(each["changes"] for each in status["skipping"]["dropped"] if each["reason"] == "error")
     mended = Shop(shop.db, shop.folder, shop.brokers, MENDED)
-    mended.catch_up()
+    mended.catch_up(PATIENCE_S)
     whole = [without_span(event) for event in shop.lines("stopping")]
     assert len({event["event_id"] for event in whole}) == len(whole)
     assert whole[: len(before)] == list(map(without_span, before))
     skipped = [event for event in whole if (event["after"] or {}).get("id") in TRICKY]
-    assert len(skipped) == dropped == len(TRICKY) + 1
+    assert {event["after"]["id"] for event in skipped} == TRICKY.keys()
+    assert len(skipped) == dropped
     assert list(map(without_span, shop.lines("skipping"))) == [event for event in whole if event not in skipped]
+
+
+def gone_on(shop: Shop, kafka: KafkaBroker) -> bool:
+    """Whether what came after the one sink had stopped is in the others."""
+    files = [row["after"] or {} for row in shop.lines("skipping")]
+    there = (shop.folder / "delta" / "public__orders" / "_delta_log").exists()
+    sinks = [files, folded(shop, kafka), mirrored(shop) if there else []]
+    return all(5000 in [row.get("id") for row in rows] for rows in sinks)
 
 
 def expected(db: Database) -> list[dict[str, Any]]:
@@ -171,7 +178,7 @@ def folded(shop: Shop, kafka: KafkaBroker) -> list[dict[str, Any]]:
     for event in read_topic(kafka, shop.topic):
         if event["op"] == "d":
             rows.pop(event["before"]["id"], None)
-        elif event["op"] in "cu":
+        elif event["op"] in "cur":
             rows[event["after"]["id"]] = event["after"]
     return [rows[number] for number in sorted(rows)]
 
