@@ -84,6 +84,7 @@ DECLARED: dict[str, Callable[[Difference], bool]] = {
     "where a change stands in the log": lambda d: bool(re.fullmatch(r"(payload\.)?source\.(lsn|sequence)", d.place)),
     "what writes, and when": lambda d: bool(re.fullmatch(r"(payload\.)?(source\.)?(version|ts_(ms|us|ns))", d.place)),
     "an index that is no primary key is the identity": lambda d: d.type == "of by_index's key",
+    "headers": lambda d: d.place == "headers" and not d.ours,
     "no tombstone without a key": lambda d: d.place == "tombstone",
     "arrays of many dimensions": lambda d: _lists(d.ours),
     "null in an array of labels": lambda d: d.theirs is None and _in_arrays("mood|tsvector|ltree|isbn", "null")(d),
