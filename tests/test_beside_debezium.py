@@ -207,7 +207,8 @@ def records(broker: KafkaBroker, topic: str) -> list[Record]:
         while low < high:
             for message in consumer.consume(min(1000, high - low), timeout=10):
                 assert message.error() is None, message.error()
-                headers = {name: data.decode() for name, data in message.headers() or ()}
+                pairs: Any = message.headers() or ()
+                headers = {name: data.decode() for name, data in pairs}
                 found.append((_parsed(message.key()), _parsed(message.value()), headers))
                 low = (message.offset() or 0) + 1
         return found
