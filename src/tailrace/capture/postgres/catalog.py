@@ -128,7 +128,7 @@ class PostgresCatalog:
             oid,
             oid,
         )
-        return tuple(Attribute(*row[:-1], tuple(row[-1])) for row in found)
+        return tuple(replace(Attribute(*row), labels=tuple(row[-1])) for row in found)
 
     def database(self) -> str:
         [(name,)] = self.rows("SELECT current_database()")
