@@ -15,7 +15,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.debezium import debezium
 from benchmarks.freshness import freshness
 from benchmarks.lake import FORMATS, lake
 from benchmarks.latency import idle, latency
@@ -26,13 +25,14 @@ from benchmarks.profile import Profiler
 from benchmarks.report import Report
 from benchmarks.snapshot import snapshot
 from benchmarks.stage import Table, open_stage
+from benchmarks.steps import debezium, javascript
 from benchmarks.throughput import CHAIN, Throughput
 from benchmarks.trickle import trickle
 from benchmarks.waiting import say
 from tailrace.errors import TailraceError
 from tailrace.testing.servers import KafkaBroker
 
-SHORT = ("tap", "road", "latency", "idle", "snapshot", "debezium")
+SHORT = ("tap", "road", "latency", "idle", "snapshot", "debezium", "javascript")
 LONG = ("chain", "trickle", "load", "memory", "lake", "freshness")
 NAMES = (*SHORT, *LONG)
 ON_THE_STREAM = {"tap", "road", "chain", "latency", "idle"}
@@ -71,6 +71,9 @@ def _run(names: set[str], options: argparse.Namespace, folder: Path) -> Report:
     if "debezium" in names:
         with open_stage(folder) as stage:
             report.add(*debezium(stage, options.rows, options.passes))
+    if "javascript" in names:
+        with open_stage(folder) as stage:
+            report.add(*javascript(stage, options.rows, options.passes))
     if "load" in names:
         with open_stage(folder) as stage:
             report.add(*load(stage, options.rows, options.passes, options.formats, profiler))
