@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from dataclasses import asdict, replace
 
 from pyspark.sql import SparkSession
@@ -50,6 +51,7 @@ class SinkRunner(threading.Thread):
         self._backlog = Backlog(self._layout.log(self.source_id))
         self._backoff = Backoff(*platform.retry.seconds())
         self._halt = threading.Event()
+        self._run_id = uuid.uuid4().hex
         self._query: Query | None = None
         self._care: Care | None = None
         self._missed: Missed | None = None
@@ -132,7 +134,7 @@ class SinkRunner(threading.Thread):
             self._spark,
             self._layout.log(self.source_id),
             self.sink,
-            Delivery(document.name, document.metadata.tenant, document.source_id, self._halt.is_set),
+            Delivery(document.name, document.metadata.tenant, document.source_id, self._halt.is_set, self._run_id),
             provenance=self._provenance,
             state_dir=self._layout.sink(document.name, self.sink.id),
             batch=document.spec.batch,
