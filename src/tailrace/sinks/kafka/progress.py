@@ -54,7 +54,7 @@ _claimed: set[tuple[str, str]] = set()
 
 @dataclass(frozen=True)
 class Progress:
-    """Of one sink. Whoever claims it last is the one that delivers: everybody else is fenced, and finds out why here."""
+    """Of one sink. Whoever claims it last is the one that delivers: everybody else is fenced, and learns why here."""
 
     cluster: Cluster
     topic: str
@@ -219,7 +219,7 @@ def begin(channel: Channel) -> None:
 
 
 def commit(channel: Channel) -> None:
-    """All of the transaction becomes visible, or nothing; raises `Fenced`, or an error behind which it may be either."""
+    """All of the transaction becomes visible, or nothing. Raises `Fenced`, or an error behind which it may be either."""
     _patiently(channel, channel.producer.commit_transaction, "the transaction was not committed")
 
 

@@ -20,7 +20,8 @@ _LOOK_S = 0.1
 
 @dataclass(frozen=True)
 class Topics:
-    """A cluster's topics. `make` is (partitions, replicas) of missing ones, None to make none; `config` their settings."""
+    """A cluster's topics. `make` is (partitions, replicas) of missing ones, None to make none; `config`: their own
+    settings."""
 
     cluster: Cluster
     make: tuple[int, int] | None
