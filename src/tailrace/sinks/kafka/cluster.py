@@ -126,7 +126,8 @@ class Cluster:
         """Reads what is committed, from partitions it is told to read; tells where a partition ends."""
         own = {"group.id": self.settings["client.id"], "enable.auto.commit": False, "enable.partition.eof": True}
         committed = {"isolation.level": "read_committed", "auto.offset.reset": "earliest"}
-        made: Consumer = self._client(Consumer, {**self._shared(), **own, **committed})
+        hasty = {"fetch.wait.max.ms": 5, "topic.metadata.propagation.max.ms": 0, "allow.auto.create.topics": False}
+        made: Consumer = self._client(Consumer, {**self._shared(), **own, **committed, **hasty})
         return made
 
     def _shared(self) -> Settings:

@@ -6,29 +6,27 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tailrace.contracts import Delivery, Span
 from tailrace.errors import SinkError
 from tailrace.sinks.kafka.channel import Channel, Fenced
-from tailrace.sinks.kafka.cluster import FENCED, LAST_WAIT_S, Cluster, gave_up, kafka_error
+from tailrace.sinks.kafka.cluster import FENCED, HEALS, LAST_WAIT_S, Cluster, gave_up, kafka_error
 
-_RECENT = 1_000
-"""Records at the end of the topic among which ours usually are."""
+_RECENT = -2_000 - 1_000
+"""librdkafka's word for the last thousand offsets, among which ours usually are."""
 _SLICE_S = 1.0
 _POLL_S = 0.2
+_LOOK_S = 0.05
 _NOT_YET = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,
-    KafkaError._UNKNOWN_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
 }
-"""What a topic says that was made just now."""
 
 
 @dataclass
@@ -114,11 +112,17 @@ class Progress:
         """A transactional producer; every earlier one of this sink is fenced, and what it left open aborted."""
         channel = Channel(self.cluster, self.cluster.producer(**changed))
         try:
+            self._connect(channel)
             _patiently(channel, channel.producer.init_transactions, "the cluster gives no transactions")
         except BaseException:
             channel.close()
             raise
         return channel
+
+    def _connect(self, channel: Channel) -> None:
+        """librdkafka asks for the coordinator at once where it has a connection, and else twice a second."""
+        with suppress(KafkaException):
+            channel.producer.list_topics(self.topic, timeout=min(self.cluster.patience, LAST_WAIT_S))
 
     def put(self, channel: Channel, span: Span) -> None:
         """The progress after `span`, as a part of the open transaction."""
@@ -144,33 +148,22 @@ class Progress:
     def read(self, log_id: str | None = None) -> Seen:
         """What is committed, with the offset of this log if there is one. Waits for transactions of others that share
         the topic, and for a topic that is being made."""
-        end = self._end()
-        recent = self._scan(max(end - _RECENT, 0), end)
-        if end <= _RECENT or (recent.run is not None and (log_id is None or log_id in recent.offsets)):
+        recent = self._scan(_RECENT)
+        if recent.run is not None and (log_id is None or log_id in recent.offsets):
             return recent
-        return self._scan(0, end)
+        return self._scan(OFFSET_BEGINNING)
 
     @property
     def _identity(self) -> str:
         return f"{self.cluster.identity} {self.topic} {self.owner}"
 
-    def _end(self) -> int:
-        """The end of the topic, whether what stands there is committed or not."""
-        partition, latest = TopicPartition(self.topic, 0), OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        admin, since = self.cluster.admin([]), time.monotonic()
-        while True:
-            try:
-                found = admin.list_offsets({partition: latest}, request_timeout=self.cluster.patience)
-                return int(found[partition].result(self.cluster.patience).offset)
-            except KafkaException as error:
-                self._may_wait(error.args[0], since)
-                time.sleep(_POLL_S)
-
-    def _scan(self, start: int, end: int) -> Seen:
+    def _scan(self, start: int) -> Seen:
         seen, consumer = Seen(), self.cluster.consumer()
+        partition = TopicPartition(self.topic, 0, start)
         try:
-            consumer.assign([TopicPartition(self.topic, 0, start)])
-            for message in self._committed(consumer, end):
+            self._await_topic(consumer)
+            consumer.assign([partition])
+            for message in self._committed(consumer, partition):
                 self._learn(seen, (message.key() or b"").decode(), json.loads(message.value() or b"{}"))
         finally:
             consumer.close()
@@ -185,7 +178,21 @@ class Progress:
         if "aside" in value:
             seen.kept[value["log"]] = value["start"], frozenset(value["aside"])
 
-    def _committed(self, consumer: Consumer, end: int) -> Iterator[Message]:
+    def _await_topic(self, consumer: Consumer) -> None:
+        """A topic that was made just now is not known everywhere."""
+        since = time.monotonic()
+        while True:
+            try:
+                error = consumer.list_topics(self.topic, timeout=self.cluster.patience).topics[self.topic].error
+            except KafkaException as failure:
+                error = failure.args[0]
+            if error is None:
+                return
+            if error.code() not in _NOT_YET or self.cluster.gives_up(since) is not None:
+                raise self._unreadable(error)
+            time.sleep(_LOOK_S)
+
+    def _committed(self, consumer: Consumer, partition: TopicPartition) -> Iterator[Message]:
         since = time.monotonic()
         while True:
             message = consumer.poll(_POLL_S)
@@ -193,25 +200,24 @@ class Progress:
             if message is not None and error is None:
                 yield message
             elif message is not None and error is not None and error.code() == KafkaError._PARTITION_EOF:
-                if (message.offset() or 0) >= end:
+                # Before the end stands perhaps the transaction of somebody else, which hides what is behind it.
+                if (message.offset() or 0) >= consumer.get_watermark_offsets(partition, cached=True)[1]:
                     return
-            elif error is not None and error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:  # there is no group
-                self._may_wait(error, since)
+            elif error is not None and error.code() not in (*HEALS, KafkaError.GROUP_AUTHORIZATION_FAILED):
+                raise self._unreadable(error)  # the right to a group is not needed: there is none
             if self.cluster.gives_up(since) is not None:
-                raise gave_up(f"a transaction of somebody else is open in the topic {self.topic}", self.cluster.sink)
+                raise gave_up(f"the end of the topic {self.topic} cannot be read", self.cluster.sink)
 
-    def _may_wait(self, error: KafkaError, since: float) -> None:
-        if error.code() not in _NOT_YET:
-            failure = kafka_error(error, f"the topic {self.topic} cannot be read", self.cluster.sink)
-            if failure.code != "sink.unavailable" or self.cluster.gives_up(since) is not None:
-                raise failure
-        elif self.cluster.gives_up(since) is not None:
-            raise SinkError(
-                "sink.refused",
-                f"the topic {self.topic}, which keeps the sink's progress, does not exist",
-                hint="create it with one partition and cleanup.policy=compact, or leave out `create_topics: null`",
-                where=self.cluster.sink,
-            )
+    def _unreadable(self, error: KafkaError) -> SinkError:
+        failure = kafka_error(error, f"the topic {self.topic} cannot be read", self.cluster.sink)
+        if failure.code != "sink.rejected":
+            return failure
+        return SinkError(
+            "sink.refused",
+            f"{failure.message}: it keeps the sink's progress",
+            hint="create it with one partition and cleanup.policy=compact, or leave out `create_topics: null`",
+            where=self.cluster.sink,
+        )
 
 
 def begin(channel: Channel) -> None:
@@ -219,7 +225,7 @@ def begin(channel: Channel) -> None:
 
 
 def commit(channel: Channel) -> None:
-    """All of the transaction becomes visible, or nothing. Raises `Fenced`, or an error behind which it may be either."""
+    """All of the transaction becomes visible, or nothing. Raises `Fenced`, or an error that leaves it open which."""
     _patiently(channel, channel.producer.commit_transaction, "the transaction was not committed")
 
 
