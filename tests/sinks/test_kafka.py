@@ -160,13 +160,13 @@ def test_a_record_the_broker_refuses_is_named_and_keeps_no_other_back(kafka: Kaf
 
 def test_records_that_are_refused_only_together_arrive(kafka: KafkaBroker) -> None:
     """The topic takes less at once than the client sends."""
-    name = make_topic(kafka, max_message_bytes="50000")
+    name = make_topic(kafka, max_message_bytes="20000")
     sink = KafkaSink(id="bus", brokers=kafka.bootstrap, topic=name, client_conf={"compression.type": Secret("none")})
     sink.prepare(DELIVERY)
-    changes = [Change(n, 0, n, text="x" * (60_000 if n == 150 else 1_000)) for n in range(300)]
+    changes = [Change(n, 0, n, text="x" * (25_000 if n == 30 else 1_000)) for n in range(60)]
     written = sink.open(DELIVERY, span_of(changes), 0).write(iter([batch_for(sink, changes)]))
-    assert [each.error.where for each in written.rejected] == ["public.orders at 0/96"]
-    assert [json.loads(value)["n"] for value in values(kafka, name)] == [n for n in range(300) if n != 150]
+    assert [each.error.where for each in written.rejected] == ["public.orders at 0/1E"]
+    assert [json.loads(value)["n"] for value in values(kafka, name)] == [n for n in range(60) if n != 30]
 
 
 def test_a_compacted_topic_refuses_what_has_no_key_and_nothing_else(kafka: KafkaBroker) -> None:

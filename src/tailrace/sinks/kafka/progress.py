@@ -120,9 +120,11 @@ class Progress:
         return channel
 
     def _connect(self, channel: Channel) -> None:
-        """librdkafka asks for the coordinator at once where it has a connection, and else twice a second."""
+        """librdkafka asks for the coordinator at once where it is connected to a broker it learned of, and else only
+        half a second later."""
         with suppress(KafkaException):
             channel.producer.list_topics(self.topic, timeout=min(self.cluster.patience, LAST_WAIT_S))
+        channel.producer.poll(_LOOK_S)
 
     def put(self, channel: Channel, span: Span) -> None:
         """The progress after `span`, as a part of the open transaction."""

@@ -146,6 +146,7 @@ class TransactionWriter:
         """A refused record breaks its transaction, and takes with it what was sent in one request. Find those that are
         refused by themselves; then deliver all others, if somebody keeps these."""
         found = [refused for batch in _joined(suspects) for refused in isolated(batch, self._try)]
+        self._discard()
         self._rejected += map(as_given, found)
         if not self._may_commit():
             return Written(json.dumps(self._offsets()), tuple(self._rejected))
@@ -154,15 +155,14 @@ class TransactionWriter:
 
     def _try(self, batch: pa.RecordBatch) -> None:
         """Raises where one of the records is refused; none is delivered."""
-        channel = self.progress.open(batch_num_messages=1)
-        try:
-            begin(channel)
-            self.records.send(channel, batch)
-            if not channel.settle(0):
-                raise channel.trouble()
-            abort(channel)
-        finally:
-            channel.close()
+        session = _sessions.get(self._identity) or _Session(self.progress.open(batch_num_messages=1))
+        _sessions[self._identity] = session
+        begin(session.channel)
+        self.records.send(session.channel, batch)
+        if not session.channel.settle(0):
+            self._discard()
+            raise session.channel.trouble()
+        abort(session.channel)
 
     def _send_alone(self, chunks: Iterator[pa.RecordBatch]) -> None:
         """The whole batch, each record in a request of its own."""
