@@ -1,7 +1,7 @@
 """`kafka`: records per second from the log into a broker on the same machine, at least once and exactly once.
 
-A log is delivered by a query of its own, on two cores: first a part of it, so that Spark and its workers are up and have
-their plans, then the rest, which is measured.
+A log is delivered by a query of its own, on two cores: first a part of it, so that Spark and its workers are up and
+have their plans, then the rest, which is measured.
 """
 
 from __future__ import annotations

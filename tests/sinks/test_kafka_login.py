@@ -9,10 +9,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
+import google.auth
 import pytest
+from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
 
 from tailrace.config import Secret
 from tailrace.contracts.checking import Subject
@@ -123,33 +125,24 @@ def unsigned(seconds: float = 60) -> tuple[str, float]:
 
 
 @pytest.fixture
-def signer(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """Stands for Amazon's library, which is not installed: the calls it got."""
-    calls: list[tuple[str, ...]] = []
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """What Amazon's library is asked for; it answers with tokens that the broker takes."""
+    found: list[tuple[str, ...]] = []
 
-    class Provider:
-        @staticmethod
-        def generate_auth_token(region: str) -> tuple[str, int]:
-            calls.append((region,))
-            token, expires = unsigned()
-            return token, int(expires * 1000)
+    def answer(*asked: str) -> tuple[str, int]:
+        found.append(asked)
+        token, expires = unsigned()
+        return token, int(expires * 1000)
 
-        @staticmethod
-        def generate_auth_token_from_role_arn(region: str, role_arn: str, session: str) -> tuple[str, int]:
-            calls.append((region, role_arn, session))
-            token, expires = unsigned()
-            return token, int(expires * 1000)
-
-    module = ModuleType("aws_msk_iam_sasl_signer")
-    module.MSKAuthTokenProvider = Provider  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", module)
-    return calls
+    for name in ("generate_auth_token", "generate_auth_token_from_role_arn"):
+        monkeypatch.setattr(MSKAuthTokenProvider, name, answer)
+    return found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("exactly_once", [False, True])
 def test_tokens_by_call_are_taken_by_a_broker(
-    broker: SecureKafkaBroker, authority: Authority, signer: list[tuple[str, ...]], exactly_once: bool
+    broker: SecureKafkaBroker, authority: Authority, calls: list[tuple[str, ...]], exactly_once: bool
 ) -> None:
     conf = {"ssl.ca.location": str(authority.root)}
     oauth = {"provider": "aws_msk_iam", "region": "eu-central-1"}
@@ -158,15 +151,25 @@ def test_tokens_by_call_are_taken_by_a_broker(
     deliver(sink, versions(0, keys=2, rounds=1))
     assert len(values(broker, sink.topic)) == 2
     assert {check.state for check in sink.check(Subject("sink"), DELIVERY)} == {"ok"}
-    assert set(signer) == {("eu-central-1",)}
+    assert set(calls) == {("eu-central-1",)}
 
 
-def test_amazon_is_asked_for_a_role(signer: list[tuple[str, ...]]) -> None:
+def test_amazon_is_asked_for_a_role(calls: list[tuple[str, ...]]) -> None:
     login = AwsMskIam(provider="aws_msk_iam", region="eu-central-1", role_arn="arn:aws:iam::1:role/cdc")
     token, expires = login.tokens("bus")("")
     assert token.count(".") == 2
     assert 0 < expires - time.time() < 61
-    assert set(signer) == {("eu-central-1", "arn:aws:iam::1:role/cdc", "tailrace")}
+    assert set(calls) == {("eu-central-1", "arn:aws:iam::1:role/cdc", "tailrace")}
+
+
+def test_amazon_signs_with_the_credentials_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    token, expires = AwsMskIam(provider="aws_msk_iam", region="eu-central-1").tokens("bus")("")
+    signed = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
+    assert signed.startswith("https://kafka.eu-central-1.amazonaws.com/?Action=kafka-cluster%3AConnect")
+    assert "X-Amz-Credential=AKIAEXAMPLE" in signed
+    assert 600 < expires - time.time() <= 901
 
 
 def test_google_gets_an_access_token_in_the_shape_of_a_jwt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,11 +178,7 @@ def test_google_gets_an_access_token_in_the_shape_of_a_jwt(monkeypatch: pytest.M
     account = SimpleNamespace(
         token="ya29.x", expiry=expiry, service_account_email="cdc@example.com", refresh=refreshed.append
     )
-    modules = {name: ModuleType(name) for name in ("google", "google.auth", "google.auth.transport.requests")}
-    modules["google.auth"].default = lambda scopes: (account, "project")  # type: ignore[attr-defined]
-    modules["google.auth.transport.requests"].Request = object  # type: ignore[attr-defined]
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(google.auth, "default", lambda scopes: (account, "project"))
     token, expires = Google(provider="google").tokens("bus")("")
     head, body, access = (base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)) for part in token.split("."))
     assert json.loads(head) == {"typ": "JWT", "alg": "GOOG_OAUTH2_TOKEN"}
@@ -202,12 +201,11 @@ def test_a_library_that_is_missing_is_named(oauth: dict[str, str], extra: str, m
     assert f"tailrace[{extra}]" in failure.value.hint
 
 
-def test_credentials_that_give_no_token_stop(signer: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_that_give_no_token_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(region: str) -> tuple[str, int]:
         raise RuntimeError("no credentials found")
 
-    library: Any = sys.modules["aws_msk_iam_sasl_signer"]
-    monkeypatch.setattr(library.MSKAuthTokenProvider, "generate_auth_token", refuse)
+    monkeypatch.setattr(MSKAuthTokenProvider, "generate_auth_token", refuse)
     oauth = {"provider": "aws_msk_iam", "region": "r"}
     sink = KafkaSink.from_document({"id": "bus", "brokers": "127.0.0.1:1", "topic": "t", "oauth": oauth})
     with pytest.raises(SinkError, match="no credentials found") as failure:

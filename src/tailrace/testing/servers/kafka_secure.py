@@ -24,7 +24,7 @@ class Login:
 
 
 class SecureKafkaBroker(KafkaBroker):
-    """Listeners `tls`, `mtls`, and `sasl` over TLS: PLAIN, SCRAM, and OAUTHBEARER with tokens that need no signature."""
+    """Listeners `tls`, `mtls`, and `sasl` over TLS: PLAIN, SCRAM, OAUTHBEARER with tokens that need no signature."""
 
     def __init__(self, login: Login) -> None:
         super().__init__()
