@@ -145,7 +145,7 @@ def test_tokens_by_call_are_taken_by_a_broker(
     broker: SecureKafkaBroker, authority: Authority, calls: list[tuple[str, ...]], exactly_once: bool
 ) -> None:
     conf = {"ssl.ca.location": str(authority.root)}
-    oauth = {"provider": "aws_msk_iam", "region": "eu-central-1"}
+    oauth = {"type": "aws_msk_iam", "region": "eu-central-1"}
     sink = sink_at(broker, "sasl", client_conf=conf, oauth=oauth, exactly_once=exactly_once)
     sink.prepare(DELIVERY)
     deliver(sink, versions(0, keys=2, rounds=1))
@@ -155,7 +155,7 @@ def test_tokens_by_call_are_taken_by_a_broker(
 
 
 def test_amazon_is_asked_for_a_role(calls: list[tuple[str, ...]]) -> None:
-    login = AwsMskIam(provider="aws_msk_iam", region="eu-central-1", role_arn="arn:aws:iam::1:role/cdc")
+    login = AwsMskIam(region="eu-central-1", role_arn="arn:aws:iam::1:role/cdc")
     token, expires = login.tokens("bus")("")
     assert token.count(".") == 2
     assert 0 < expires - time.time() < 61
@@ -165,7 +165,7 @@ def test_amazon_is_asked_for_a_role(calls: list[tuple[str, ...]]) -> None:
 def test_amazon_signs_with_the_credentials_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    token, expires = AwsMskIam(provider="aws_msk_iam", region="eu-central-1").tokens("bus")("")
+    token, expires = AwsMskIam(region="eu-central-1").tokens("bus")("")
     signed = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
     assert signed.startswith("https://kafka.eu-central-1.amazonaws.com/?Action=kafka-cluster%3AConnect")
     assert "X-Amz-Credential=AKIAEXAMPLE" in signed
@@ -179,7 +179,7 @@ def test_google_gets_an_access_token_in_the_shape_of_a_jwt(monkeypatch: pytest.M
         token="ya29.x", expiry=expiry, service_account_email="cdc@example.com", refresh=refreshed.append
     )
     monkeypatch.setattr(google.auth, "default", lambda scopes: (account, "project"))
-    token, expires = Google(provider="google").tokens("bus")("")
+    token, expires = Google().tokens("bus")("")
     head, body, access = (base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)) for part in token.split("."))
     assert json.loads(head) == {"typ": "JWT", "alg": "GOOG_OAUTH2_TOKEN"}
     assert json.loads(body)["sub"] == "cdc@example.com"
@@ -189,7 +189,7 @@ def test_google_gets_an_access_token_in_the_shape_of_a_jwt(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("oauth", "extra"), [({"provider": "aws_msk_iam", "region": "r"}, "msk"), ({"provider": "google"}, "google")]
+    ("oauth", "extra"), [({"type": "aws_msk_iam", "region": "r"}, "msk"), ({"type": "google"}, "google")]
 )
 def test_a_library_that_is_missing_is_named(oauth: dict[str, str], extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("aws_msk_iam_sasl_signer", "google.auth"):
@@ -206,7 +206,7 @@ def test_credentials_that_give_no_token_stop(monkeypatch: pytest.MonkeyPatch) ->
         raise RuntimeError("no credentials found")
 
     monkeypatch.setattr(MSKAuthTokenProvider, "generate_auth_token", refuse)
-    oauth = {"provider": "aws_msk_iam", "region": "r"}
+    oauth = {"type": "aws_msk_iam", "region": "r"}
     sink = KafkaSink.from_document({"id": "bus", "brokers": "127.0.0.1:1", "topic": "t", "oauth": oauth})
     with pytest.raises(SinkError, match="no credentials found") as failure:
         sink.prepare(DELIVERY)

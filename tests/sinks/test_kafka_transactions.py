@@ -317,7 +317,7 @@ def test_one_task_has_all_of_a_batch(sink: KafkaSink) -> None:
         {"client_conf": {"transaction.timeout.ms": 1000}},
         {"exactly_once": True, "client_conf": {"transactional.id": "mine"}},
         {"exactly_once": True, "client_conf": {"acks": 1}},
-        {"oauth": {"provider": "google"}, "client_conf": {"sasl.mechanism": "PLAIN"}},
+        {"oauth": {"type": "google"}, "client_conf": {"sasl.mechanism": "PLAIN"}},
     ],
 )
 def test_options_that_do_not_go_together_are_refused(document: dict[str, Any]) -> None:

@@ -162,7 +162,7 @@ class KafkaSink(RecordSink):
         Login | None,
         Field(
             description="Tokens of a cloud for SASL OAUTHBEARER over TLS.",
-            examples=[{"provider": "aws_msk_iam", "region": "eu-central-1"}],
+            examples=[{"type": "aws_msk_iam", "region": "eu-central-1"}],
         ),
     ] = None
 
@@ -175,7 +175,7 @@ class KafkaSink(RecordSink):
         if "transaction.timeout.ms" in self.client_conf and not self.exactly_once:
             raise _refused("`transaction.timeout.ms` is for `exactly_once: true`", "remove it")
         if self.oauth is not None and "sasl.mechanism" in self.client_conf:
-            raise _refused("`oauth` and `sasl.mechanism` exclude each other", "remove one of them")
+            raise _refused("`oauth` chooses the SASL mechanism itself", "remove it from `client_conf`")
         return self
 
     def columns(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 class AwsMskIam(Model):
     """Amazon MSK by IAM: the AWS SDK's usual credentials, or a role that they may assume."""
 
-    provider: Annotated[Literal["aws_msk_iam"], Field(description="Whose tokens.")]
+    type: Annotated[Literal["aws_msk_iam"], Field(description="Amazon's tokens.")] = "aws_msk_iam"
     region: Annotated[str, Field(min_length=1, description="The cluster's region.", examples=["eu-central-1"])]
     role_arn: Annotated[str | None, Field(description="A role to assume.")] = None
 
@@ -44,7 +44,7 @@ class AwsMskIam(Model):
 class Google(Model):
     """Google's Managed Service for Apache Kafka: Application Default Credentials."""
 
-    provider: Annotated[Literal["google"], Field(description="Whose tokens.")]
+    type: Annotated[Literal["google"], Field(description="Google's tokens.")] = "google"
 
     def tokens(self, sink: str) -> Tokens:
         auth, requests = (_library(name, "google", sink) for name in ("google.auth", "google.auth.transport.requests"))
@@ -57,7 +57,7 @@ class Google(Model):
         return _made(token, sink)
 
 
-Login = Annotated[AwsMskIam | Google, Field(discriminator="provider")]
+Login = Annotated[AwsMskIam | Google, Field(discriminator="type")]
 
 
 class _GoogleCredentials(Protocol):
