@@ -102,7 +102,7 @@ class KafkaSink(RecordSink):
 
     A record that the cluster or its client refuses (too large, without a key in a compacted topic), and a change
     whose `topic` cannot be filled, are `sink.rejected` and `sink.unroutable`. They keep no other back; with
-    `exactly_once` nothing of their batch is visible before somebody keeps them.
+    `exactly_once` nothing of their batch is visible before they are kept elsewhere.
 
     TLS and SASL are librdkafka's settings, in `client_conf`: `security.protocol`, `ssl.ca.location`,
     `sasl.mechanism`, `sasl.username`, `sasl.password` and so on. No text in `client_conf` is ever shown. Tokens
@@ -230,14 +230,14 @@ class KafkaSink(RecordSink):
         """The writer committed already; but where records were refused, which somebody keeps now."""
         if not self.exactly_once:
             return
-        refused = [offset for receipt in receipts if receipt for offset in json.loads(receipt)]
+        refused = [name for receipt in receipts if receipt for name in json.loads(receipt)]
         if not refused:
             self._progress(delivery).moved(span)
             return
         self._progress(delivery).set_aside(span, refused)
         raise SinkError(
             "sink.again",
-            f"the cluster refused {len(refused)} changes of the batch, which are set aside",
+            f"the cluster refused {len(refused)} records of the batch, which are set aside",
             hint="nothing: the batch is delivered without them",
             where=self.id,
         )

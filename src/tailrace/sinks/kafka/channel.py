@@ -89,12 +89,11 @@ class Channel:
 
     def trouble(self) -> SinkError:
         """The failure: rather a record's own than what followed from it for the others."""
-        if self._broken is not None and self._broken.code() in FENCED:
-            raise Fenced
+        if self._broken is not None:
+            self._refuse_fenced(self._broken)
         for at in sorted(self._failed, key=lambda at: (not self._is_refused(at), at)):
             piece, error = self._failed[at]
-            if error.code() in FENCED:
-                raise Fenced
+            self._refuse_fenced(error)
             return kafka_error(error, "the record was not delivered", place(piece, at[1]))
         assert self._broken is not None
         return kafka_error(self._broken, "the producer failed", self.cluster.sink)
@@ -103,6 +102,10 @@ class Channel:
         """Drop all that is on its way: nothing of a batch may be sent after it was given up."""
         self.producer.purge(in_queue=True, in_flight=True, blocking=True)
         self._hear(0)
+
+    def _refuse_fenced(self, error: KafkaError) -> None:
+        if error.code() in FENCED and "transactional.id" in self.cluster.settings:
+            raise Fenced
 
     @property
     def _sound(self) -> bool:
@@ -119,9 +122,9 @@ class Channel:
         if found is None:  # a tombstone
             found, sent = message.key(), pc.if_else(pc.is_null(values), keys, pa.scalar(None, pa.binary()))
         row = pc.index(sent, found).as_py()
-        while (number, row) in self._failed:
+        while row >= 0 and (number, row) in self._failed:
             row = pc.index(sent, found, start=row + 1).as_py()
-        self._failed[number, row] = piece, error
+        self._failed[number, max(row, 0)] = piece, error
 
     def _put(self, error: KafkaError | None, _: Message) -> None:
         self._broken = self._broken or error

@@ -35,13 +35,13 @@ class Seen:
 
     run: str | None = None
     offsets: dict[str, int] = field(default_factory=dict)
-    kept: dict[str, tuple[int, frozenset[int]]] = field(default_factory=dict)
-    """By log: where a batch begins, and the offsets of its changes that somebody keeps elsewhere."""
+    kept: dict[str, tuple[int, frozenset[str]]] = field(default_factory=dict)
+    """By log: where a batch begins, and those of its records that somebody keeps elsewhere."""
 
-    def aside(self, span: Span) -> frozenset[int]:
-        """Offsets of the span's changes that need not be delivered."""
-        start, offsets = self.kept.get(span.log_id, (None, frozenset[int]()))
-        return offsets if start == span.start else frozenset()
+    def aside(self, span: Span) -> frozenset[str]:
+        """The span's records that need not be delivered."""
+        start, names = self.kept.get(span.log_id, (None, frozenset[str]()))
+        return names if start == span.start else frozenset()
 
 
 _seen: dict[str, Seen] = {}
@@ -92,12 +92,12 @@ class Progress:
         """What the driver knows after a batch."""
         _seen.setdefault(self._identity, Seen()).offsets[span.log_id] = span.end
 
-    def set_aside(self, span: Span, offsets: list[int]) -> None:
-        """Somebody keeps these changes of the span, which the cluster refuses: its repeat leaves them out."""
+    def set_aside(self, span: Span, names: list[str]) -> None:
+        """Somebody keeps these records of the span, which the cluster refuses: its repeat leaves them out."""
         channel = self.open()
         try:
             key = f"{self.owner}/{span.log_id}/aside"
-            self._note(channel, key, {"log": span.log_id, "start": span.start, "aside": offsets})
+            self._note(channel, key, {"log": span.log_id, "start": span.start, "aside": names})
         except Fenced:
             raise self.fenced_by() from None
         finally:

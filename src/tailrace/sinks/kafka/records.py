@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -150,6 +151,25 @@ def rows_of(batches: list[pa.RecordBatch]) -> set[int]:
 def without_rows(batch: pa.RecordBatch, numbers: set[int]) -> pa.RecordBatch:
     """The batch but for the rows with these numbers."""
     return batch.filter(pa.array(~np.isin(batch.column(ROW).to_numpy(), list(numbers))))
+
+
+def names_of(batch: pa.RecordBatch) -> list[str]:
+    """What tells each record from others, also when its batch comes again: its change and what it says."""
+    texts = (batch.column(name).to_pylist() for name in ("seq", "key", "value"))
+    return [
+        f"{seq}-{hashlib.blake2b(f'{key}|{value}'.encode(), digest_size=8).hexdigest()}"
+        for seq, key, value in zip(*texts, strict=True)
+    ]
+
+
+def without(batch: pa.RecordBatch, names: frozenset[str]) -> pa.RecordBatch:
+    """The batch but for the records with these names."""
+    if not names:
+        return batch
+    offsets = sorted({int(name.partition("-")[0]) for name in names})
+    near = np.flatnonzero(np.isin(batch.column("seq").to_numpy(), offsets))
+    found = [row for row in near.tolist() if names_of(batch.slice(row, 1))[0] in names]
+    return batch.filter(pa.array(~np.isin(np.arange(batch.num_rows), found)))
 
 
 def as_given(refused: Rejected) -> Rejected:

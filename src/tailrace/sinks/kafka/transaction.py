@@ -15,7 +15,7 @@ from tailrace.failpoints import failpoint
 from tailrace.sinks.isolate import isolated
 from tailrace.sinks.kafka.channel import Channel, Fenced
 from tailrace.sinks.kafka.progress import Progress, Seen, abort, begin, commit
-from tailrace.sinks.kafka.records import Records, allowed, as_given, rows_of, without_rows
+from tailrace.sinks.kafka.records import Records, allowed, as_given, names_of, without
 
 
 @dataclass
@@ -38,16 +38,15 @@ class TransactionWriter:
     its end in the progress. Nothing is sent outside of a transaction, so what a dead task left behind never shows.
 
     Where records are refused, nothing is committed: what becomes of them is the driver's to decide, and to keep, before
-    the progress goes past them. The receipt names their offsets; the repeat that finds them in the progress as set
-    aside leaves them out.
+    the progress goes past them. The receipt names them; the repeat that finds them in the progress as set aside leaves
+    them out.
     """
 
     progress: Progress
     records: Records
     span: Span
-    _aside: frozenset[int] = frozenset()
+    _aside: frozenset[str] = frozenset()
     _rejected: list[Rejected] = field(default_factory=list)
-    _held: list[pa.RecordBatch] = field(default_factory=list)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         try:
@@ -115,43 +114,45 @@ class TransactionWriter:
     def _deliver(self, session: _Session, batches: Iterator[pa.RecordBatch]) -> Written:
         channel, sound = session.channel, True
         for chunk in self._chunks(batches):
-            self._held.append(chunk)
             if sound:
                 self.records.send(channel, chunk)
                 sound = channel.settle(allowed(chunk))
-        sound = sound and channel.settle(0)
-        if not sound and not channel.refused():
-            raise channel.trouble()
-        if sound and self._may_commit():
-            self._commit(channel)
-            session.reached = self.span.log_id, self.span.end
-            return Written()
-        self._discard(tidily=True)
-        return self._without_refused([] if sound else channel.refused())
+        if not (sound and channel.settle(0)):
+            self._find_refused(channel)
+        if self._rejected:
+            self._discard(tidily=True)
+            return Written(self._receipt(), tuple(self._rejected))
+        self._commit(channel)
+        session.reached = self.span.log_id, self.span.end
+        return Written()
 
     def _chunks(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            fit, refused = self.records.sendable(batch)
+            fit, refused = self.records.sendable(without(batch, self._aside))
             self._rejected += refused
             yield from self.records.chunks(fit)
 
-    def _may_commit(self) -> bool:
-        """Whether somebody keeps what is refused."""
-        return self._aside.issuperset(self._offsets())
+    def _receipt(self) -> str:
+        refused = (name for each in self._rejected for name in names_of(each.row))
+        return json.dumps(sorted(self._aside.union(refused)))
 
-    def _offsets(self) -> list[int]:
-        return sorted({each.row.column("seq")[0].as_py() for each in self._rejected})
-
-    def _without_refused(self, suspects: list[pa.RecordBatch]) -> Written:
+    def _find_refused(self, channel: Channel) -> None:
         """A refused record breaks its transaction, and takes with it what was sent in one request. Find those that are
-        refused by themselves; then deliver all others, if somebody keeps these."""
-        found = [refused for batch in _joined(suspects) for refused in isolated(batch, self._try)]
+        refused by themselves."""
+        suspects = channel.refused()
+        if not suspects:
+            raise channel.trouble()
+        self._discard(tidily=True)
+        for batch in pa.Table.from_batches(suspects).combine_chunks().to_batches():
+            self._rejected += map(as_given, isolated(batch, self._try))
         self._discard()
-        self._rejected += map(as_given, found)
-        if not self._may_commit():
-            return Written(json.dumps(self._offsets()), tuple(self._rejected))
-        self._send_alone(without_rows(chunk, rows_of([each.row for each in found])) for chunk in self._held)
-        return Written()
+        if not self._rejected:
+            raise SinkError(
+                "sink.refused",
+                f"{channel.trouble().message}, though each record alone is taken",
+                hint="set `batch.size` in `client_conf` to the topic's `max.message.bytes`, or less",
+                where=self.progress.cluster.sink,
+            )
 
     def _try(self, batch: pa.RecordBatch) -> None:
         """Raises where one of the records is refused; none is delivered."""
@@ -163,21 +164,6 @@ class TransactionWriter:
             self._discard()
             raise session.channel.trouble()
         abort(session.channel)
-
-    def _send_alone(self, chunks: Iterator[pa.RecordBatch]) -> None:
-        """The whole batch, each record in a request of its own."""
-        channel = self.progress.open(batch_num_messages=1)
-        try:
-            self._begin(channel)
-            for chunk in chunks:
-                self.records.send(channel, chunk)
-                if not channel.settle(allowed(chunk) if chunk.num_rows else 0):
-                    raise channel.trouble()
-            if not channel.settle(0):
-                raise channel.trouble()
-            self._commit(channel)
-        finally:
-            channel.close()
 
     def _commit(self, channel: Channel) -> None:
         failpoint("kafka.write.before_commit")
@@ -196,7 +182,3 @@ class TransactionWriter:
             if tidily:
                 with suppress(SinkError, Fenced):
                     abort(session.channel)
-
-
-def _joined(rows: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    return pa.Table.from_batches(rows).combine_chunks().to_batches() if rows else []
