@@ -223,7 +223,7 @@ class Progress:
 
 
 def begin(channel: Channel) -> None:
-    channel.producer.begin_transaction()
+    _patiently(channel, lambda _: channel.producer.begin_transaction(), "no transaction was begun")
 
 
 def commit(channel: Channel) -> None:
