@@ -150,7 +150,7 @@ class TransactionWriter:
             raise SinkError(
                 "sink.refused",
                 f"{channel.trouble().message}, though each record alone is taken",
-                hint="set `batch.size` in `client_conf` to the topic's `max.message.bytes`, or less",
+                hint="set librdkafka's batch.size in `client_conf` to max.message.bytes of the topic, or less",
                 where=self.progress.cluster.sink,
             )
 
