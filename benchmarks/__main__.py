@@ -16,6 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks.freshness import freshness
+from benchmarks.kafka import kafka
 from benchmarks.lake import FORMATS, lake
 from benchmarks.latency import idle, latency
 from benchmarks.load import load
@@ -33,7 +34,7 @@ from tailrace.errors import TailraceError
 from tailrace.testing.servers import KafkaBroker
 
 SHORT = ("tap", "road", "latency", "idle", "snapshot", "debezium", "javascript")
-LONG = ("chain", "trickle", "load", "memory", "lake", "freshness")
+LONG = ("chain", "kafka", "trickle", "load", "memory", "lake", "freshness")
 NAMES = (*SHORT, *LONG)
 ON_THE_STREAM = {"tap", "road", "chain", "latency", "idle"}
 NEED_PIPELINE = {"road", "chain", "latency", "idle"}
@@ -80,6 +81,8 @@ def _run(names: set[str], options: argparse.Namespace, folder: Path) -> Report:
     if "memory" in names:
         with open_stage(folder) as stage:
             report.add(*memory(stage, options.rows))
+    if "kafka" in names:
+        report.add(*kafka(folder, options.rows, options.passes))
     if "lake" in names:
         report.add(*lake(folder, options.rows, options.passes, tuple(options.formats)))
     if "freshness" in names:

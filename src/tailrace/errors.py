@@ -122,6 +122,7 @@ RETRYABLE = frozenset(
         "disk.full",
         "log.no_space",
         "store.busy",
+        "sink.again",
         "sink.unavailable",
         "spark.still_writing",
         "spark.worker_lost",

@@ -22,7 +22,8 @@ from tailrace.registry import ENCODERS, PROCESSORS
 
 @dataclass(frozen=True)
 class Span:
-    """A half-open range `[start, end)` of offsets of one log: what a micro-batch delivers.
+    """A half-open range `[start, end)` of offsets of one log: what a micro-batch delivers. `began` is where the sink's
+    first batch began: whoever starts behind it has delivered before.
 
     With `letters`, which are event ids, it is no range but these dead letters, delivered again: whatever mark the sink
     keeps does not concern them, and stays where it is."""
@@ -31,6 +32,7 @@ class Span:
     start: int
     end: int
     letters: tuple[str, ...] = ()
+    began: int = field(default=0, compare=False)
 
 
 def never() -> bool:
@@ -40,7 +42,8 @@ def never() -> bool:
 
 @dataclass(frozen=True)
 class Delivery:
-    """Whose delivery it is. `pipeline` is its name; together with the sink's id it names marks and producers.
+    """Whose delivery it is. `pipeline` is its name; together with the sink's id it names marks and producers. `run` is
+    another one for every start of the pipeline, the same for what a start tries again.
 
     `ending` tells whether the run drains. Whoever waits for a server asks it, and then gives up within a few seconds,
     with `sink.unavailable`: the batch comes again with the next run. It does not travel; a task has one of its own."""
@@ -49,9 +52,10 @@ class Delivery:
     tenant: str
     source: str
     ending: Callable[[], bool] = field(default=never, compare=False, repr=False)
+    run: str = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Delivery, (self.pipeline, self.tenant, self.source)
+        return Delivery, (self.pipeline, self.tenant, self.source, never, self.run)
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ class RecordCarrier(Carrier):
         if mark > span.start:  # what a sink calls the span must not stand before what it has
             span = replace(span, start=mark)
         session = frame.sparkSession
-        session.sparkContext.setLocalProperty(SPAN, json.dumps([span.log_id, span.start, span.end]))
+        session.sparkContext.setLocalProperty(SPAN, json.dumps([span.log_id, span.start, span.end, (), span.began]))
         if self._desk is not None:
             self._desk.begin()
         outcomes = self._deliver(session, span) if self._plans_once else self._deliver_frame(frame, span)

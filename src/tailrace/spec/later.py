@@ -33,7 +33,7 @@ _RECORD_SINK: Today = {"encoding": ("json", {"type": "json"})}
 SINK: Mapping[str, Today] = {
     "console": _RECORD_SINK,
     "file": _RECORD_SINK,
-    "kafka": {**_RECORD_SINK, "exactly_once": (False,)},
+    "kafka": _RECORD_SINK,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from dataclasses import asdict, replace
 
 from pyspark.sql import SparkSession
@@ -53,6 +54,7 @@ class SinkRunner(threading.Thread):
         self._backoff = platform.retry.backoff(sink.retry)
         self._letters = letters if isinstance(sink, RecordSink) else None
         self._halt = threading.Event()
+        self._run_id = uuid.uuid4().hex
         self._query: Query | None = None
         self._care: Care | None = None
         self._missed: Missed | None = None
@@ -132,7 +134,8 @@ class SinkRunner(threading.Thread):
         if self._halt.is_set():
             return
         document = self._document
-        delivery = Delivery(document.name, document.metadata.tenant, document.source_id, self._halt.is_set)
+        names = (document.name, document.metadata.tenant, document.source_id)
+        delivery = Delivery(*names, self._halt.is_set, self._run_id)
         self._query = query = start_query(
             self._spark,
             self._layout.log(self.source_id),
