@@ -79,6 +79,7 @@ SINKS = Shelf(
         "file": "tailrace.sinks.file:FileSink",
         "iceberg": "tailrace.sinks.iceberg:IcebergSink",
         "kafka": "tailrace.sinks.kafka:KafkaSink",
+        "nats": "tailrace.sinks.nats:NatsSink",
     },
     frozenset(
         {
@@ -86,7 +87,6 @@ SINKS = Shelf(
             "elasticsearch",
             "http",
             "kinesis",
-            "nats",
             "opensearch",
             "postgres",
         }
