@@ -27,7 +27,8 @@ def check_server(subject: Subject, sink: NatsSink, delivery: Delivery) -> Iterat
             found: StreamConfig | TailraceError | None = await streams.look(client)
         except TailraceError as error:
             found = error
-        return f"{client.connected_server_version}", found
+        version = client.connected_server_version
+        return f"{version.major}.{version.minor}.{version.patch}", found
 
     try:
         version, found = ask(sink.access(delivery), look)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 import struct
@@ -35,6 +36,9 @@ _NO_LOGIN = (
 )
 _PERMISSIONS = "permissions violation"
 
+logging.getLogger("asyncio").addFilter(lambda record: "eof_received" not in record.getMessage())
+"""What asyncio prints whenever a connection with TLS ends, and nobody can do anything about."""
+
 T = TypeVar("T")
 
 
@@ -47,6 +51,9 @@ class TlsFiles:
     key: Path | None = None
     verify: bool = True
     first: bool = False
+
+    def files(self) -> tuple[Path | None, ...]:
+        return self.root_cert, self.cert, self.key
 
     def context(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.root_cert)
@@ -76,7 +83,8 @@ async def connect(access: Access, failed: Callable[[SinkError], None] = lambda e
     """A connection that never reconnects: what it has not sent when it breaks is never sent. What goes wrong with it
     later is told to `failed`, in the loop's thread."""
     heard: list[Exception] = []
-    client = _Client(wants_tls=access.tls is not None or _says_tls(access))
+    has_certificate = access.tls is not None and access.tls.cert is not None
+    client = _Client(wants_tls=access.tls is not None or _says_tls(access), has_certificate=has_certificate)
 
     async def hear(error: Exception) -> None:
         heard.append(error)
@@ -123,12 +131,18 @@ def ask(access: Access, question: Callable[[Client], Awaitable[T]], ending: Call
     """What `question` makes of a connection of its own. Where the run ends meanwhile it gives up soon."""
 
     async def asked() -> T:
-        client = await connect(access)
+        trouble: asyncio.Future[SinkError] = asyncio.get_running_loop().create_future()
+        client = await connect(access, lambda error: None if trouble.done() else trouble.set_result(error))
+        answer = asyncio.ensure_future(question(client))
         try:
-            return await question(client)
+            await asyncio.wait({answer, trouble}, return_when=asyncio.FIRST_COMPLETED)
+            if trouble.done():
+                raise trouble.result()
+            return await answer
         except nats.errors.Error as error:
             raise nats_error(error, access.sink) from None
         finally:
+            answer.cancel()
             await close(client)
 
     async def watched() -> T:
@@ -163,6 +177,8 @@ def nats_error(error: Exception, sink: str) -> SinkError:
         return refused(f"no TLS connection: {text}", hint, sink)
     if isinstance(error, _NoTlsError):
         return refused("the server does not offer TLS", "turn TLS on at the server, or leave `tls` out", sink)
+    if isinstance(error, _NoCertificateError):
+        return refused("the server asks for a client certificate", "give `tls` a cert and its key", sink)
     if isinstance(error, nats.js.errors.ServiceUnavailableError) and error.err_code is None:
         return unavailable(
             "JetStream does not answer", sink, "turn it on at the server (`jetstream {}`), for this account"
@@ -200,18 +216,26 @@ class _NoTlsError(nats.errors.Error):
     """The server would go on in the clear."""
 
 
+class _NoCertificateError(nats.errors.Error):
+    """The server would hang up without saying why."""
+
+
 class _Client(Client):
     """The library's client, which by itself would send a password in the clear to a server that says it has no TLS."""
 
-    def __init__(self, *, wants_tls: bool) -> None:
+    def __init__(self, *, wants_tls: bool, has_certificate: bool) -> None:
         super().__init__()
-        self._wants_tls = wants_tls
+        self._wants_tls, self._has_certificate = wants_tls, has_certificate
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         if initial_connection and self._wants_tls and not self.options.get("tls_handshake_first"):
             if not (info.get("tls_required") or info.get("tls_available")):
                 raise _NoTlsError
             info["tls_required"] = True
+        if initial_connection and info.get("tls_required") and info.get("tls_verify") and not self._has_certificate:
+            raise _NoCertificateError
+        if not initial_connection and "max_payload" in info:  # an account's own, known once it has logged in
+            self._max_payload = info["max_payload"]
         await super()._process_info(info, initial_connection)
 
 
@@ -220,12 +244,13 @@ def _says_tls(access: Access) -> bool:
 
 
 def _options(access: Access) -> dict[str, Any]:
-    login = dict(access.login)
+    login, tls = dict(access.login), access.tls
+    files = [login.get("nkeys_seed"), login.get("user_credentials"), *(tls.files() if tls is not None else ())]
     try:
-        for path in (login.get("nkeys_seed"), login.get("user_credentials")):
+        for path in files:
             if path is not None:
                 Path(path).read_bytes()
-        tls = {} if access.tls is None else {"tls": access.tls.context(), "tls_handshake_first": access.tls.first}
+        secured = {} if tls is None else {"tls": tls.context(), "tls_handshake_first": tls.first}
     except OSError as error:
         named = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
         raise refused(
@@ -240,5 +265,5 @@ def _options(access: Access) -> dict[str, Any]:
         "connect_timeout": access.patience,
         "skip_subject_validation": True,
         **login,
-        **tls,
+        **secured,
     }

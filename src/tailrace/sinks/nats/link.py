@@ -66,20 +66,25 @@ class Link:
 
     def discard(self) -> None:
         """End it at once, and the thread with it."""
-        client, loop = self._client, self._loop
-
-        def end() -> None:
-            if client is not None:
-                abort(client)
-            loop.stop()
-
-        loop.call_soon_threadsafe(end)
+        self._loop.call_soon_threadsafe(self._loop.create_task, self._end())
         self._thread.join(_JOIN_S)
+        if not self._thread.is_alive():
+            self._loop.close()
 
     async def _open(self, access: Access, stream: str | None, past: Past, dynamic: bool) -> None:
         self._client = await connect(access, self._failed)
         self._window = Window(self._client, self._sink, stream, past, dynamic)
         await self._window.open()
+
+    async def _end(self) -> None:
+        """Abort the connection, let go of everything that works for it, and stop the loop."""
+        if self._client is not None:
+            abort(self._client)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for other in others:
+            other.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        self._loop.stop()
 
     def _failed(self, error: SinkError) -> None:
         self._failure = self._failure or error
