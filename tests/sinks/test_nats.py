@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tailrace.contracts import RecordSink, Subject
 from tailrace.errors import Action, SinkError, decide
 from tailrace.sinks.nats import CreateStream, NatsSink
+from tailrace.spec import load_pipelines
 from tailrace.testing.servers import NatsServer
 from tailrace.testing.suites.sinks import (
     DELIVERY,
@@ -46,6 +48,41 @@ class TestNatsSink(ServerSinkSuite):
         sink.prepare(DELIVERY)
         deliver(sink, versions(0, keys=5, rounds=4))
         assert sink.mark(DELIVERY, "log-1") == 0
+
+
+FAN_OUT = """
+apiVersion: deltaforge/v1
+kind: Pipeline
+metadata: {name: orders-fan-out, tenant: acme}
+spec:
+  source: {type: postgres, config: {id: orders, dsn: "postgresql://h/shop", tables: [shop.orders]}}
+  sinks:
+    - type: nats
+      config:
+        id: serverless-nats
+        url: ${NATS_URL}
+        subject: orders.events
+        stream: ORDERS
+        envelope:
+          type: cloudevents
+          type_prefix: "com.acme.orders"
+        encoding: json
+        required: false          # Best-effort
+"""
+
+
+def test_the_document_of_a_fan_out_works_as_it_is(nats: NatsServer, tmp_path: Path) -> None:
+    document = tmp_path / "fan-out.yaml"
+    document.write_text(FAN_OUT)
+    (pipeline,) = load_pipelines([document], {"NATS_URL": nats.url})
+    sink = pipeline.sinks[0]
+    assert isinstance(sink, NatsSink)
+    with pytest.raises(SinkError, match="the stream ORDERS does not exist"):
+        sink.prepare(DELIVERY)
+    add_stream(nats, "ORDERS", ["orders.>"])
+    sink.prepare(DELIVERY)
+    deliver(sink, versions(0, keys=2, rounds=2))
+    assert len(messages(nats, sink)) == 4
 
 
 @pytest.fixture

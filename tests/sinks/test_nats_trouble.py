@@ -102,11 +102,11 @@ def _dsn(url: str) -> object:
     return NatsSink.from_document({"id": "x", "url": url, "subject": "x"}).url
 
 
-def forget(server: NatsServer) -> None:
-    """Return when the stream has forgotten all that it has now."""
+def forget(server: NatsServer, probe: str) -> None:
+    """Return when the stream that takes the subject `probe` has forgotten all that it has now."""
 
     async def again(context: JetStreamContext) -> bool:
-        return not (await context.publish("probe", b"", headers={"Nats-Msg-Id": "probe"})).duplicate
+        return not (await context.publish(probe, b"", headers={"Nats-Msg-Id": "probe"})).duplicate
 
     asked(server, again)
     eventually(lambda: asked(server, again))
@@ -118,10 +118,10 @@ def test_a_repeat_that_is_absorbed_only_in_part_waits(nats: NatsServer, batches:
     first, second = Change(0, 0, 0), Change(1, 0, 1)
     again = [[first, second]] if batches == 1 else [[first], [second]]
     stream = f"W{batches}"
-    add_stream(nats, stream, [f"w.{batches}", "probe"], duplicate_window=1)
+    add_stream(nats, stream, [f"w.{batches}", f"probe.{batches}"], duplicate_window=1)
     sink = nats_sink(nats, subject=f"w.{batches}", stream=stream, create=False)
     write(sink, [first])
-    forget(nats)
+    forget(nats, f"probe.{batches}")
     write(sink, [second])
 
     for part in again[:-1]:
