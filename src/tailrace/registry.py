@@ -79,6 +79,7 @@ SINKS = Shelf(
         "file": "tailrace.sinks.file:FileSink",
         "iceberg": "tailrace.sinks.iceberg:IcebergSink",
         "kafka": "tailrace.sinks.kafka:KafkaSink",
+        "kinesis": "tailrace.sinks.kinesis:KinesisSink",
         "nats": "tailrace.sinks.nats:NatsSink",
     },
     frozenset(
@@ -86,7 +87,6 @@ SINKS = Shelf(
             "clickhouse",
             "elasticsearch",
             "http",
-            "kinesis",
             "opensearch",
             "postgres",
         }
