@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,16 +70,24 @@ class Access:
 
 
 _clients: dict[Access, Any] = {}
+_making = threading.Lock()
+
+
+@cache
+def _session() -> Any:
+    """One for all clients: it has read what the service's calls are like, which takes longer than a call."""
+    return boto3.session.Session()
 
 
 def client_for(access: Access) -> Any:
     """This process's client. It repeats nothing by itself. Raises `SinkError`."""
-    if access not in _clients:
-        try:
-            _clients[access] = _new_client(access)
-        except (BotoCoreError, ValueError, OSError) as error:
-            raise kinesis_error(error, access.sink) from None
-    return _clients[access]
+    with _making:  # sessions are not for several threads
+        if access not in _clients:
+            try:
+                _clients[access] = _new_client(access)
+            except (BotoCoreError, ValueError, OSError) as error:
+                raise kinesis_error(error, access.sink) from None
+        return _clients[access]
 
 
 def discard(access: Access) -> None:
@@ -95,8 +105,7 @@ def _new_client(access: Access) -> Any:
         warnings.filterwarnings("ignore", message="Unverified HTTPS request")
     own = (str(access.cert), str(access.key)) if access.key is not None else str(access.cert)
     key_id, secret, token = access.login or (None, None, None)
-    session = boto3.session.Session()
-    return session.client(
+    return _session().client(
         "kinesis",
         region_name=access.region,
         endpoint_url=access.endpoint,
