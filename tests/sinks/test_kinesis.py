@@ -41,6 +41,15 @@ from tests.sinks.kinesis_streams import LOGIN, NOBODY, OVER, KinesisProxy, clien
 class TestKinesisSink(ServerSinkSuite):
     repeats = "kept"
     poison = "x" * 1_048_577
+    large = (1_000_000,)
+
+    @pytest.fixture
+    def server(self, kinesis: KinesisServer) -> KinesisServer:
+        return kinesis
+
+    @pytest.fixture
+    def hasty(self, sink: KinesisSink) -> KinesisSink:
+        return sink.model_copy(update={"send_timeout_secs": 2, "connect_timeout_secs": 2})
 
     @pytest.fixture
     def sink(self, kinesis: KinesisServer) -> KinesisSink:

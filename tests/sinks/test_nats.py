@@ -30,6 +30,15 @@ from tests.sinks.nats_streams import NOBODY, add_stream, messages, nats_sink, st
 class TestNatsSink(ServerSinkSuite):
     repeats = "absorbed"
     poison = "x" * 1_048_577
+    large = (1_000_000,)  # by default; see test_nats_trouble for more
+
+    @pytest.fixture
+    def server(self, nats: NatsServer) -> NatsServer:
+        return nats
+
+    @pytest.fixture
+    def hasty(self, sink: NatsSink) -> NatsSink:
+        return sink.model_copy(update={"send_timeout_secs": 0.5, "connect_timeout_secs": 2})
 
     @pytest.fixture
     def sink(self, nats: NatsServer) -> NatsSink:
@@ -319,6 +328,8 @@ def test_a_short_duplicate_window_is_warned_of(nats: NatsServer) -> None:
     sink = nats_sink(nats, subject=prefix, stream=f"S{prefix}", create=False)
     (warning,) = sink.warnings(DELIVERY)
     assert "30 s" in warning and "--dupe-window 100s" in warning
+    patient = nats_sink(nats, subject=prefix, stream=f"S{prefix}", create=False, retry={"max_wait_seconds": 600})
+    assert "--dupe-window 640s" in patient.warnings(DELIVERY)[0]
     add_stream(nats, f"T{prefix}", [f"{prefix}.t"])
     assert nats_sink(nats, subject=f"{prefix}.t", stream=f"T{prefix}", create=False).warnings(DELIVERY) == ()
 

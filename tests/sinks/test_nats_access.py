@@ -190,7 +190,8 @@ def test_a_server_that_begins_with_tls(folder: Path, authority: Authority) -> No
 
 
 def test_nothing_goes_in_the_clear_where_tls_is_asked_for(users: NatsServer) -> None:
-    for more in ({"tls": {}}, {"url": users.url.replace("nats:", "tls:")}):
+    ways: list[dict[str, Any]] = [{"tls": {}}, {"url": users.url.replace("nats:", "tls:")}]
+    for more in ways:
         told = refuses(sink_of(users, username="cdc", password="right", **more))
         assert "does not offer TLS" in told
 

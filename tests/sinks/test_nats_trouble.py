@@ -154,7 +154,10 @@ def test_a_delete_of_a_row_without_a_key_waits_for_all_and_is_waited_for(nats: N
         for name, column in (("op", ops), ("key", [None] * 60)):
             at = batch.schema.get_field_index(name)
             batch = batch.set_column(at, name, pa.array(column, pa.string()))
-        task = lambda: sink.open(DELIVERY, span_of(changes), 0).write(iter([batch]))  # noqa: E731
+
+        def task() -> None:
+            sink.open(DELIVERY, span_of(changes), 0).write(iter([batch]))
+
         with pytest.raises(SinkError):
             task()
         assert list(seen(nats, sink)) == list(range(30))

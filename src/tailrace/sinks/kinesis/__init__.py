@@ -132,7 +132,11 @@ class KinesisSink(RecordSink):
     def check(self, subject: Subject, delivery: Delivery) -> Iterator[Check]:
         name, streams = self.static_stream(), self._streams(delivery)
         try:
-            status = streams.look() if name is None else streams.status(name)
+            status = None
+            if name is None:
+                streams.look()
+            else:
+                status = streams.status(name)
         except TailraceError as error:
             yield subject.failed("service", error)
             yield subject.skipped("stream", "the service does not answer")

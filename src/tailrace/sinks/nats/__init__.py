@@ -203,7 +203,7 @@ class NatsSink(RecordSink):
 
     def repeat_s(self) -> float:
         """Seconds after which a batch that failed comes again at the latest, unless something is down for longer."""
-        return self.batch_timeout_secs + RETRY_S + self.connect_timeout_secs
+        return self.batch_timeout_secs + (self.retry.max_wait_seconds or RETRY_S) + self.connect_timeout_secs
 
     def _subject(self) -> SubjectTemplate:
         return subject_template(self.subject)

@@ -135,7 +135,8 @@ def ask(access: Access, question: Callable[[Client], Awaitable[T]], ending: Call
         client = await connect(access, lambda error: None if trouble.done() else trouble.set_result(error))
         answer = asyncio.ensure_future(question(client))
         try:
-            await asyncio.wait({answer, trouble}, return_when=asyncio.FIRST_COMPLETED)
+            either: set[asyncio.Future[Any]] = {answer, trouble}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if trouble.done():
                 raise trouble.result()
             return await answer

@@ -14,7 +14,7 @@ from tailrace.sinks.nats.window import take_hint
 
 _NAME_TAKEN = 10058
 RETRY_S = 60.0
-"""The longest wait between two attempts, unless the platform document says another."""
+"""The longest wait between two attempts, unless the sink's `retry` says another."""
 
 
 @dataclass(frozen=True)
