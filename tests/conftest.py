@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.machine import java
-from tailrace.testing.servers import KafkaBroker, PostgresServer
+from tailrace.testing.servers import KafkaBroker, KinesisServer, NatsServer, PostgresServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,6 +102,18 @@ def postgres(postgres_server: Callable[[int], PostgresServer]) -> PostgresServer
 def kafka() -> Iterator[KafkaBroker]:
     with KafkaBroker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def kinesis() -> Iterator[KinesisServer]:
+    with KinesisServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def nats() -> Iterator[NatsServer]:
+    with NatsServer() as server:
+        yield server
 
 
 @pytest.fixture

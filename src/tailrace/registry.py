@@ -79,14 +79,14 @@ SINKS = Shelf(
         "file": "tailrace.sinks.file:FileSink",
         "iceberg": "tailrace.sinks.iceberg:IcebergSink",
         "kafka": "tailrace.sinks.kafka:KafkaSink",
+        "kinesis": "tailrace.sinks.kinesis:KinesisSink",
+        "nats": "tailrace.sinks.nats:NatsSink",
     },
     frozenset(
         {
             "clickhouse",
             "elasticsearch",
             "http",
-            "kinesis",
-            "nats",
             "opensearch",
             "postgres",
         }

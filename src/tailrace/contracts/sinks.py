@@ -291,6 +291,11 @@ class RecordSink(Sink):
         """Once on the driver, before the first batch: check reachability, create what is missing, finish an
         interrupted commit. Raises `SinkError("sink.unavailable")` where waiting can help."""
 
+    def warnings(self, delivery: Delivery) -> tuple[str, ...]:
+        """What somebody should know about the target, as its status says it. Asked once, right after `prepare`; raises
+        what that raises."""
+        return ()
+
     def mark(self, delivery: Delivery, log_id: str) -> int:
         """The offset below which this sink already holds every change of the log; 0 where it keeps no mark."""
         return 0

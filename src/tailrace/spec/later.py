@@ -34,6 +34,8 @@ SINK: Mapping[str, Today] = {
     "console": _RECORD_SINK,
     "file": _RECORD_SINK,
     "kafka": _RECORD_SINK,
+    "kinesis": _RECORD_SINK,
+    "nats": _RECORD_SINK,
 }
 
 

@@ -12,7 +12,18 @@ from tailrace.machine.maven import fetch_jars
 from tailrace.testing.servers.debezium import DebeziumConnect
 from tailrace.testing.servers.kafka import KafkaBroker
 from tailrace.testing.servers.kafka_secure import SecureKafkaBroker
+from tailrace.testing.servers.kinesis import KinesisServer
+from tailrace.testing.servers.nats import NatsServer
 from tailrace.testing.servers.postgres import PostgresServer
 from tailrace.testing.servers.postgres_standby import PostgresStandby
 
-__all__ = ["DebeziumConnect", "KafkaBroker", "PostgresServer", "PostgresStandby", "SecureKafkaBroker", "fetch_jars"]
+__all__ = [
+    "DebeziumConnect",
+    "KafkaBroker",
+    "KinesisServer",
+    "NatsServer",
+    "PostgresServer",
+    "PostgresStandby",
+    "SecureKafkaBroker",
+    "fetch_jars",
+]
