@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.machine import java
-from tailrace.testing.servers import KafkaBroker, PostgresServer
+from tailrace.testing.servers import HttpEndpoint, KafkaBroker, PostgresServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,6 +102,12 @@ def postgres(postgres_server: Callable[[int], PostgresServer]) -> PostgresServer
 def kafka() -> Iterator[KafkaBroker]:
     with KafkaBroker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def endpoint() -> Iterator[HttpEndpoint]:
+    with HttpEndpoint() as server:
+        yield server
 
 
 @pytest.fixture

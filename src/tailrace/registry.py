@@ -77,20 +77,21 @@ SINKS = Shelf(
         "console": "tailrace.sinks.console:ConsoleSink",
         "delta": "tailrace.sinks.delta:DeltaSink",
         "file": "tailrace.sinks.file:FileSink",
+        "http": "tailrace.sinks.http:HttpSink",
         "iceberg": "tailrace.sinks.iceberg:IcebergSink",
         "kafka": "tailrace.sinks.kafka:KafkaSink",
+        "webhook": "tailrace.sinks.http:HttpSink",
     },
     frozenset(
         {
             "clickhouse",
             "elasticsearch",
-            "http",
             "kinesis",
             "nats",
             "opensearch",
             "postgres",
         }
-        | {"pubsub", "redis", "s3", "webhook"}
+        | {"pubsub", "redis", "s3"}
     ),
 )
 

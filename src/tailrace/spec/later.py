@@ -36,7 +36,9 @@ _RECORD_SINK: Today = {"encoding": ("json", {"type": "json"})}
 SINK: Mapping[str, Today] = {
     "console": _RECORD_SINK,
     "file": _RECORD_SINK,
+    "http": _RECORD_SINK,
     "kafka": {**_RECORD_SINK, "exactly_once": (False,)},
+    "webhook": _RECORD_SINK,
 }
 
 

@@ -24,6 +24,8 @@ from tailrace.supervisor.status import DebtStatus, DropStatus, SinkState, SinkSt
 
 WATCH_S = 0.2
 DRAIN_S = 120.0
+LONGEST_WISH_S = 600.0
+"""For how long a server may ask to be left alone (`TailraceError.retry_after`)."""
 UNKNOWN = -1
 """The offset of a sink whose query has not begun."""
 BOUND_WARNING_BATCHES = 10
@@ -178,7 +180,7 @@ class SinkRunner(threading.Thread):
             self._state = "failed"
             return
         self._state = "waiting"
-        self._halt.wait(self._backoff.next())
+        self._halt.wait(max(self._backoff.next(), min(error.retry_after or 0.0, LONGEST_WISH_S)))
 
 
 class _Pressure:
