@@ -78,7 +78,7 @@ Sent = Annotated[Secret, AfterValidator(_plain_secret)]
 class BearerAuth(Model):
     """A token, in `Authorization: Bearer`."""
 
-    type: Annotated[Literal["bearer"], Field(description="A token.")]
+    type: Annotated[Literal["bearer"], Field(description="A token.")] = "bearer"
     token: Annotated[Sent, Field(description="The token; never shown.")]
 
     def login(self) -> httpx.Auth:
@@ -88,7 +88,7 @@ class BearerAuth(Model):
 class BasicAuth(Model):
     """User and password, in `Authorization: Basic`."""
 
-    type: Annotated[Literal["basic"], Field(description="User and password.")]
+    type: Annotated[Literal["basic"], Field(description="User and password.")] = "basic"
     username: Annotated[str, Field(pattern=r"^[^:\x00-\x1f]+$", description="The user.")]
     password: Annotated[Sent, Field(description="The password; never shown.")]
 

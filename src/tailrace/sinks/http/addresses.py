@@ -139,8 +139,7 @@ def filled_text(parts: Parts, values: dict[Reference, str | None]) -> str | None
 
 def shown(url: str) -> str:
     """For errors: without the query, which may hold a token."""
-    path, mark, _ = url.partition("?")
-    return f"{path}?…" if mark else path
+    return url.partition("?")[0]
 
 
 def _leaves_its_folder(path: str) -> bool:

@@ -180,7 +180,12 @@ class SinkRunner(threading.Thread):
             self._state = "failed"
             return
         self._state = "waiting"
-        self._halt.wait(max(self._backoff.next(), min(error.retry_after or 0.0, LONGEST_WISH_S)))
+        self._halt.wait(pause_s(self._backoff.next(), error))
+
+
+def pause_s(back_off: float, error: TailraceError) -> float:
+    """Seconds until the next try: our own back-off, or what the server asked for where that is longer."""
+    return max(back_off, min(error.retry_after or 0.0, LONGEST_WISH_S))
 
 
 class _Pressure:
