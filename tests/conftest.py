@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.machine import java
-from tailrace.testing.servers import HttpEndpoint, KafkaBroker, PostgresServer
+from tailrace.testing.servers import HttpEndpoint, KafkaBroker, PostgresServer, SeaweedServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,6 +107,12 @@ def kafka() -> Iterator[KafkaBroker]:
 @pytest.fixture(scope="session")
 def endpoint() -> Iterator[HttpEndpoint]:
     with HttpEndpoint() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def seaweed() -> Iterator[SeaweedServer]:
+    with SeaweedServer() as server:
         yield server
 
 

@@ -80,6 +80,7 @@ SINKS = Shelf(
         "http": "tailrace.sinks.http:HttpSink",
         "iceberg": "tailrace.sinks.iceberg:IcebergSink",
         "kafka": "tailrace.sinks.kafka:KafkaSink",
+        "s3": "tailrace.sinks.file.s3:S3Sink",
         "webhook": "tailrace.sinks.http:HttpSink",
     },
     frozenset(
@@ -91,7 +92,7 @@ SINKS = Shelf(
             "opensearch",
             "postgres",
         }
-        | {"pubsub", "redis", "s3"}
+        | {"pubsub", "redis"}
     ),
 )
 

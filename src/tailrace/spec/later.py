@@ -38,6 +38,7 @@ SINK: Mapping[str, Today] = {
     "file": _RECORD_SINK,
     "http": _RECORD_SINK,
     "kafka": {**_RECORD_SINK, "exactly_once": (False,)},
+    "s3": _RECORD_SINK,
     "webhook": _RECORD_SINK,
 }
 

@@ -13,5 +13,6 @@ from tailrace.testing.servers.http import HttpEndpoint
 from tailrace.testing.servers.kafka import KafkaBroker
 from tailrace.testing.servers.postgres import PostgresServer
 from tailrace.testing.servers.postgres_standby import PostgresStandby
+from tailrace.testing.servers.seaweed import SeaweedServer
 
-__all__ = ["HttpEndpoint", "KafkaBroker", "PostgresServer", "PostgresStandby", "fetch_jars"]
+__all__ = ["HttpEndpoint", "KafkaBroker", "PostgresServer", "PostgresStandby", "SeaweedServer", "fetch_jars"]
