@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from tailrace.contracts import Check, Delivery, Subject, Written
+from tailrace.contracts import Check, Delivery, RecordSink, Subject, Written
 from tailrace.errors import Action, ConfigError, SinkError, decide
 from tailrace.sinks.http import HttpSink, writer
 from tailrace.sinks.http.addresses import filled_url, problem_of_url
@@ -27,6 +27,7 @@ from tailrace.sinks.http.answers import Answer, meaning, retry_after
 from tailrace.sinks.http.lanes import grouped
 from tailrace.testing.servers import HttpEndpoint
 from tailrace.testing.servers.http import Request, Rule
+from tailrace.testing.servers.lifecycle import LocalServer
 from tailrace.testing.suites.sinks import (
     DELIVERY,
     Change,
@@ -69,7 +70,7 @@ def values(requests: list[Request]) -> list[str]:
     found: list[str] = []
     for request in requests:
         if request.headers["content-type"] == "application/x-ndjson":
-            found += request.body.splitlines()
+            found += request.body.split("\n")[:-1]
         elif request.body.startswith("["):
             found += [json.dumps(each, ensure_ascii=False) for each in json.loads(request.body)]
         else:
@@ -86,9 +87,37 @@ class HttpSuite(ServerSinkSuite):
         return lambda: values(taken(endpoint, sink))
 
     @pytest.fixture
+    def server(self, endpoint: HttpEndpoint) -> HttpEndpoint:
+        return endpoint
+
+    @pytest.fixture
+    def hasty(self, sink: HttpSink, monkeypatch: pytest.MonkeyPatch) -> HttpSink:
+        monkeypatch.setattr(writer, "PATIENCE_S", 0.2)
+        return sink.model_copy(update={"send_timeout_secs": 0.5, "batch_timeout_secs": 0.5})
+
+    @pytest.fixture
     def unavailable(self, monkeypatch: pytest.MonkeyPatch) -> HttpSink:
         monkeypatch.setattr(writer, "PATIENCE_S", 0.2)
         return HttpSink.from_document({"id": "hook", "url": NOBODY, "connect_timeout_secs": 0.5})
+
+    def test_a_server_that_says_nothing(
+        self, sink: RecordSink, hasty: RecordSink, received: Received, server: LocalServer
+    ) -> None:
+        """It reads later what it was sent while it was frozen: HTTP has no way to take that back. Only what comes
+        after is compared."""
+        assert isinstance(hasty, HttpSink) and isinstance(server, HttpEndpoint)
+        changes = versions(0, keys=2, rounds=20)
+        hasty.prepare(DELIVERY)
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            assert failure_of(hasty, changes).code == "sink.unavailable"
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        under_way = min(2, hasty.concurrency)
+        eventually(lambda: len(server.requests(path_of(hasty))) == under_way, 10)
+        late = len(received())
+        deliver(sink, changes)
+        self.has_all(received()[late:], changes)
 
 
 class TestHttpSink(HttpSuite):
@@ -101,12 +130,6 @@ class TestHttpArrays(HttpSuite):
     @pytest.fixture
     def sink(self, endpoint: HttpEndpoint) -> HttpSink:
         return sink_for(endpoint, batch_mode="array", batch_size=7)
-
-
-class TestHttpLines(HttpSuite):
-    @pytest.fixture
-    def sink(self, endpoint: HttpEndpoint) -> HttpSink:
-        return sink_for(endpoint, batch_mode="ndjson", concurrency=1)
 
 
 def send(sink: HttpSink, batch: pa.RecordBatch, delivery: Delivery = DELIVERY) -> Written:
@@ -190,7 +213,7 @@ def test_a_record_with_line_breaks_is_one_line(endpoint: HttpEndpoint) -> None:
     assert [json.loads(line) for line in request.body.split("\n")[:-1]] == [{"a": 1}, {"a": 2}]
 
 
-def test_values_of_ten_megabytes_go_alone(endpoint: HttpEndpoint) -> None:
+def test_large_values_go_alone(endpoint: HttpEndpoint) -> None:
     sink = sink_for(endpoint, batch_mode="array", concurrency=1)
     changes = [Change(0, 0, 0), Change(1, 0, 1, text="ž" * 5_000_000), Change(2, 0, 2)]
     deliver(sink, changes, tasks=1)

@@ -48,6 +48,8 @@ class SeaweedServer(LocalServer):
             "s3": "true",
             "s3.config": self.directory / "s3.json",
             "s3.port": port,
+            "s3.port.iceberg": 0,
+            "s3.port.lance": 0,
             "volume.max": 20,
             **{name if ".port" in name else f"{name}.port": number for name, number in ports.items()},
             **{f"s3.{name}.file": file for name, file in self._tls.items()},
