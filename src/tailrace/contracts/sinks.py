@@ -198,6 +198,10 @@ class Sink(Model, ABC):
         """What to wait for before a batch is cut, for sinks that prefer few large commits."""
         return None
 
+    def batch_events(self) -> int | None:
+        """The most changes it takes in a batch, where that is fewer than the pipeline's; None: as the pipeline says."""
+        return None
+
     def snapshot_batches(self) -> int:
         """How many batches' worth of rows of a snapshot it takes in one batch."""
         return 1
