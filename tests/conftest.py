@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.machine import java
-from tailrace.testing.servers import KafkaBroker, PostgresServer
+from tailrace.testing.servers import KafkaBroker, PostgresServer, RedisServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,6 +102,13 @@ def postgres(postgres_server: Callable[[int], PostgresServer]) -> PostgresServer
 def kafka() -> Iterator[KafkaBroker]:
     with KafkaBroker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[RedisServer]:
+    """It takes texts of 16 MiB."""
+    with RedisServer(proto_max_bulk_len="16mb") as server:
+        yield server
 
 
 @pytest.fixture

@@ -79,6 +79,7 @@ SINKS = Shelf(
         "file": "tailrace.sinks.file:FileSink",
         "iceberg": "tailrace.sinks.iceberg:IcebergSink",
         "kafka": "tailrace.sinks.kafka:KafkaSink",
+        "redis": "tailrace.sinks.redis:RedisSink",
     },
     frozenset(
         {
@@ -90,7 +91,7 @@ SINKS = Shelf(
             "opensearch",
             "postgres",
         }
-        | {"pubsub", "redis", "s3", "webhook"}
+        | {"pubsub", "s3", "webhook"}
     ),
 )
 

@@ -12,5 +12,6 @@ from tailrace.machine.maven import fetch_jars
 from tailrace.testing.servers.kafka import KafkaBroker
 from tailrace.testing.servers.postgres import PostgresServer
 from tailrace.testing.servers.postgres_standby import PostgresStandby
+from tailrace.testing.servers.redis import RedisServer
 
-__all__ = ["KafkaBroker", "PostgresServer", "PostgresStandby", "fetch_jars"]
+__all__ = ["KafkaBroker", "PostgresServer", "PostgresStandby", "RedisServer", "fetch_jars"]

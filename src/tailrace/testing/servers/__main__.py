@@ -10,10 +10,12 @@ import sys
 from tailrace.testing.servers import PostgresServer
 from tailrace.testing.servers.kafka import fetch_kafka
 from tailrace.testing.servers.postgres_binaries import MAJORS, installation
+from tailrace.testing.servers.redis import redis_program
 
 
 def fetch() -> None:
     fetch_kafka()
+    redis_program()
     for major in MAJORS:
         installation(major).program("postgres")
 

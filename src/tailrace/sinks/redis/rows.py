@@ -1,0 +1,132 @@
+"""Changes as keys: each holds a row, or is deleted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.errors import SinkError
+from tailrace.json_members import split
+from tailrace.sinks.redis.connection import Call
+from tailrace.sinks.redis.entries import text_sizes, too_large, unroutable
+from tailrace.sinks.redis.pieces import Numbers
+from tailrace.sinks.redis.scripts import WRITE_KEYS
+from tailrace.sinks.redis.slots import slot_of, tag_of
+from tailrace.sinks.redis.writer import Content, Group, place
+
+KeyMode = Literal["set", "hset", "del"]
+_OF_ROWS = frozenset("crud")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """`owner` is whose marks they are. `text`: the column that `set` writes. `refuse_truncates`: they are errors."""
+
+    owner: str
+    mode: KeyMode
+    template: str
+    text: Literal["after", "value"]
+    ttl_ms: int
+    refuse_truncates: bool
+
+    def content(self, batch: pa.RecordBatch, largest: int, cluster: bool) -> Content:
+        return _Window(self, batch, largest, cluster)
+
+
+@dataclass
+class _Window:
+    form: Rows
+    batch: pa.RecordBatch
+    largest: int
+    cluster: bool
+    script = WRITE_KEYS
+
+    def refused(self) -> dict[int, SinkError]:
+        errors = too_large(self.batch, [self._texts_column], self.largest)
+        nameless = unroutable(self.batch, self._keys, "key", self.form.template)
+        errors |= {row: error for row, error in nameless.items() if self._ops[row] in _OF_ROWS}
+        if self.form.refuse_truncates:
+            errors |= {row: _truncate(self.batch, row) for row, op in enumerate(self._ops) if op == "t"}
+        return errors
+
+    def groups(self, rows: Numbers) -> Iterator[Group]:
+        """One, or in a cluster one for each slot."""
+        about = [row for row in rows.tolist() if self._ops[row] in _OF_ROWS]
+        found: dict[int, list[int]] = {}
+        for row in about:
+            found.setdefault(slot_of(self._keys[row] or "") if self.cluster else -1, []).append(row)
+        for slot, mine in found.items():
+            tag = f"{{{tag_of(slot)}}}:" if self.cluster else ""
+            yield Group(f"tailrace:{tag}{self.form.owner}:", np.array(mine, dtype=np.int64))
+
+    def sizes(self) -> Numbers:
+        return text_sizes(self._texts_column)
+
+    def call(self, group: Group, rows: Numbers, mark: int, end: int) -> Call:
+        keys = [group.mark]
+        arguments: list[str | int] = [mark, end, self.form.ttl_ms]
+        for row in rows.tolist():
+            action, texts, missing = self._change(row)
+            keys.append(self._keys[row] or "")
+            arguments += (self._offsets[row], action, len(texts), len(missing), *texts, *missing)
+        return Call(keys, arguments)
+
+    def _change(self, row: int) -> tuple[str, list[str], list[str]]:
+        """What to do, the texts that it takes, and the columns that did not come."""
+        text, missing = self._texts[row], self._missing[row] or []
+        if self.form.mode == "del" or self._ops[row] == "d" or text is None:
+            return "del", [], []
+        if self.form.mode == "hset":
+            return "hset", _fields(text), missing
+        if self.form.text == "after" and missing:  # half a row: better none
+            return "del", [], []
+        return "set", [text], []
+
+    @property
+    def _texts_column(self) -> Any:
+        return self.batch.column(self.form.text)
+
+    @cached_property
+    def _texts(self) -> list[str | None]:
+        return self._texts_column.to_pylist()
+
+    @cached_property
+    def _keys(self) -> list[str | None]:
+        return self.batch.column("record_key").to_pylist()
+
+    @cached_property
+    def _ops(self) -> list[str]:
+        return self.batch.column("op").to_pylist()
+
+    @cached_property
+    def _offsets(self) -> list[int]:
+        return self.batch.column("seq").to_pylist()
+
+    @cached_property
+    def _missing(self) -> list[list[str] | None]:
+        return self.batch.column("unchanged").to_pylist()
+
+
+def _fields(image: str) -> list[str]:
+    """Names and values in turn: a text as it reads, any other value as its JSON text; a null has no field."""
+    found = []
+    for name, text in split(image).items():
+        if text != "null":
+            found += [name, _plain(text)]
+    return found
+
+
+def _plain(text: str) -> str:
+    return str(json.loads(text)) if text.startswith('"') else text
+
+
+def _truncate(batch: pa.RecordBatch, row: int) -> SinkError:
+    text = "the table was truncated, which does not name the keys of its rows"
+    hint = "delete its keys, and set `truncates: keep`, or drop truncates with a filter"
+    return SinkError("sink.rejected", text, hint=hint, where=place(batch, row))

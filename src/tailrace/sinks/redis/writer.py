@@ -1,0 +1,120 @@
+"""The task's half of the sink: Arrow batches to calls of a script, many on their way at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.config import MIB
+from tailrace.contracts import Rejected, Written
+from tailrace.errors import SinkError
+from tailrace.sinks.redis.address import Access
+from tailrace.sinks.redis.connection import Call, Servers, connected
+from tailrace.sinks.redis.pieces import Numbers, pieces, whole_changes
+from tailrace.sinks.redis.scripts import Script
+
+_PIECE_ROWS, _PIECE_BYTES = 512, MIB
+_WINDOW_ROWS, _WINDOW_BYTES = 4096, 8 * MIB
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that share a mark: those of one stream, or of keys that one script may write."""
+
+    mark: str
+    rows: Numbers
+
+
+class Content(Protocol):
+    """What a window of rows becomes in the server."""
+
+    script: Script
+
+    def refused(self) -> dict[int, SinkError]:
+        """The rows that cannot be sent, and why."""
+        ...
+
+    def groups(self, rows: Numbers) -> Iterator[Group]: ...
+
+    def sizes(self) -> Numbers:
+        """Bytes of each row."""
+        ...
+
+    def call(self, group: Group, rows: Numbers, mark: int, end: int) -> Call:
+        """The call that writes these rows, builds on `mark` and leaves `end`."""
+        ...
+
+
+class Form(Protocol):
+    """What a sink makes of changes."""
+
+    def content(self, batch: pa.RecordBatch, largest: int, cluster: bool) -> Content: ...
+
+
+@dataclass
+class RedisWriter:
+    """Sends windows of rows, each as many calls at once; a window is answered before the next one goes. Calls that
+    share a mark are a chain: each names the mark that the one before it leaves."""
+
+    sink: str
+    access: Access
+    form: Form
+    patience: float
+    _marks: dict[str, int] = field(default_factory=dict)
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
+        rejected: list[Rejected] = []
+        with connected(self.access, self.sink) as servers:
+            deadline = time.monotonic() + self.patience
+            for batch in whole_changes(batches):
+                for window in _windows(batch):
+                    if time.monotonic() > deadline:
+                        raise self._late()
+                    rejected += self._send(servers, window)
+        return Written(rejected=tuple(rejected))
+
+    def _send(self, servers: Servers, window: pa.RecordBatch) -> list[Rejected]:
+        content = self.form.content(window, servers.largest, self.access.cluster)
+        errors = content.refused()
+        rows = np.delete(np.arange(window.num_rows), list(errors))
+        groups = list(content.groups(rows))
+        self._learn(servers, groups)
+        offsets, sizes = window.column("seq").to_numpy(), content.sizes()
+        calls = [call for group in groups for call in self._calls(content, group, offsets, sizes)]
+        servers.run(content.script, calls)
+        return [Rejected(window.slice(row, 1), error) for row, error in errors.items()]
+
+    def _learn(self, servers: Servers, groups: list[Group]) -> None:
+        """The marks of streams that are new to this writer: what is below them need not even travel."""
+        new = [group.mark for group in groups if group.mark not in self._marks]
+        self._marks.update(zip(new, servers.numbers(new), strict=True))
+
+    def _calls(self, content: Content, group: Group, offsets: Numbers, sizes: Numbers) -> Iterator[Call]:
+        rows = group.rows[offsets[group.rows] >= self._marks[group.mark]]
+        for first, last in pieces(offsets[rows], sizes[rows], _PIECE_ROWS, _PIECE_BYTES):
+            end = int(offsets[rows[last - 1]]) + 1
+            yield content.call(group, rows[first:last], self._marks[group.mark], end)
+            self._marks[group.mark] = end
+
+    def _late(self) -> SinkError:
+        text = f"the batch took longer than `batch_timeout_secs`, {self.patience:g}"
+        hint = "nothing is lost: the sink goes on from where it is. Raise `batch_timeout_secs` where that is usual"
+        return SinkError("sink.unavailable", text, hint=hint, where=self.sink)
+
+
+def place(batch: pa.RecordBatch, row: int) -> str:
+    """`schema.table at position`, for errors."""
+    names: Any = (batch.column(name)[row].as_py() for name in ("schema", "table", "position"))
+    return "{}.{} at {}".format(*names)
+
+
+def _windows(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    even = np.full(batch.num_rows, batch.nbytes // max(batch.num_rows, 1))
+    offsets = batch.column("seq").to_numpy()
+    for first, last in pieces(offsets, even, _WINDOW_ROWS, _WINDOW_BYTES):
+        yield batch.slice(first, last - first)
