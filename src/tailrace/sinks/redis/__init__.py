@@ -75,7 +75,7 @@ class RedisSink(RecordSink):
         Template | None,
         Field(
             min_length=1,
-            description="With `mode: stream`: the record's key; absent: the row's primary key, as JSON text. Otherwise: "
+            description="With `mode: stream`: the record's key; absent: the row's primary key, as JSON text. Else: "
             "the key that a row has in Redis; of columns it may name those of the row's key, which deletes have too.",
             examples=["orders:${key.id}"],
         ),
@@ -228,6 +228,8 @@ def _refuse_unsteady(template: str) -> None:
                 raise _refused(f"not every change has `{image}.{name}`: a delete would miss its key", hint)
             case Reference(("op" | "event_id", *_) as path):
                 raise _refused(f"`{path[0]}` tells no row from another", "use `${key.COLUMN}`")
+            case _:
+                pass
 
 
 def _plain(secret: Secret | None) -> str | None:

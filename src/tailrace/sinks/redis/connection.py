@@ -77,13 +77,15 @@ class Servers:
         options = {**access.options(), "retry": Retry(NoBackoff(), 0), "username": username, "password": password}
         hosts, service = access.address.hosts, access.address.service
         if access.cluster:
-            nodes = [ClusterNode(host, port) for host, port in hosts]
+            node: Any = ClusterNode
+            nodes = [node(host, port) for host, port in hosts]
             self._cluster = RedisCluster(startup_nodes=nodes, cluster_error_retry_attempts=0, **options)
         elif service is not None:
             user, secret = access.sentinel_login
             own = {**options, "username": user, "password": secret}
-            sentinel: Any = Sentinel(hosts, sentinel_kwargs=own, **options)
-            self._one = sentinel.master_for(service, db=access.address.database)
+            sentinel: Any = Sentinel
+            known = sentinel(hosts, sentinel_kwargs=own, **options)
+            self._one = known.master_for(service, db=access.address.database)
         else:
             (host, port) = hosts[0]
             self._one = Redis(host=host, port=port, db=access.address.database, **options)

@@ -77,7 +77,8 @@ class _Window:
 
     @cached_property
     def _sizes(self) -> Numbers:
-        return text_sizes(self.batch.column("value")) + text_sizes(self.batch.column(self._key))
+        sizes: Numbers = text_sizes(self.batch.column("value")) + text_sizes(self.batch.column(self._key))
+        return sizes
 
     @cached_property
     def _offsets(self) -> list[int]:

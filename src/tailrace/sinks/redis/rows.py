@@ -94,23 +94,26 @@ class _Window:
 
     @cached_property
     def _texts(self) -> list[str | None]:
-        return self._texts_column.to_pylist()
+        return self._values(self.form.text)
 
     @cached_property
     def _keys(self) -> list[str | None]:
-        return self.batch.column("record_key").to_pylist()
+        return self._values("record_key")
 
     @cached_property
     def _ops(self) -> list[str]:
-        return self.batch.column("op").to_pylist()
+        return self._values("op")
 
     @cached_property
     def _offsets(self) -> list[int]:
-        return self.batch.column("seq").to_pylist()
+        return self._values("seq")
 
     @cached_property
     def _missing(self) -> list[list[str] | None]:
-        return self.batch.column("unchanged").to_pylist()
+        return self._values("unchanged")
+
+    def _values(self, name: str) -> list[Any]:
+        return self.batch.column(name).to_pylist()
 
 
 def _fields(image: str) -> list[str]:

@@ -66,6 +66,7 @@ class RedisWriter:
     form: Form
     patience: float
     _marks: dict[str, int] = field(default_factory=dict)
+    _calls_sent: int = 0
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         rejected: list[Rejected] = []
@@ -73,7 +74,7 @@ class RedisWriter:
             deadline = time.monotonic() + self.patience
             for batch in whole_changes(batches):
                 for window in _windows(batch):
-                    if time.monotonic() > deadline:
+                    if self._calls_sent and time.monotonic() > deadline:
                         raise self._late()
                     rejected += self._send(servers, window)
         return Written(rejected=tuple(rejected))
@@ -87,6 +88,7 @@ class RedisWriter:
         offsets, sizes = window.column("seq").to_numpy(), content.sizes()
         calls = [call for group in groups for call in self._calls(content, group, offsets, sizes)]
         servers.run(content.script, calls)
+        self._calls_sent += len(calls)
         return [Rejected(window.slice(row, 1), error) for row, error in errors.items()]
 
     def _learn(self, servers: Servers, groups: list[Group]) -> None:
