@@ -50,8 +50,8 @@ _HEALS = (
 )
 _HEALS_BY_NAME = ("NOREPLICAS", "MISCONF", "BUSY", "UNKILLABLE")
 """What time heals, or somebody who gives the server memory or disk; by class, or by what the answer begins with."""
-_NO_RIGHT = ("can't run this command", "can't access at least one of the keys")
-"""How a script says what the user may not do."""
+_NO_RIGHT = ("can't run this command", "can't access at least one of the keys", "ACL failure", "- auth:")
+"""How scripts say what the user may not do, and the client of Sentinels that one of them does not let it in."""
 _TLS_REFUSED = ("CERTIFICATE", "ALERT", "WRONG_VERSION_NUMBER", "UNKNOWN_CA", "NO_PROTOCOLS", "KEY_VALUES_MISMATCH")
 _DEFAULT_LARGEST = 512 * 1024 * 1024
 
@@ -79,7 +79,7 @@ class Servers:
         if access.cluster:
             node: Any = ClusterNode
             nodes = [node(host, port) for host, port in hosts]
-            self._cluster = RedisCluster(startup_nodes=nodes, cluster_error_retry_attempts=0, **options)
+            self._cluster = RedisCluster(startup_nodes=nodes, **options)
         elif service is not None:
             user, secret = access.sentinel_login
             own = {**options, "username": user, "password": secret}
@@ -181,13 +181,12 @@ def _discard(access: Access) -> None:
 
 def redis_error(error: Exception, access: Access, where: str) -> SinkError:
     """What follows from an error: wait, or repair."""
-    text = redact(str(error)) or type(error).__name__
-    causes = list(_causes(error))
+    causes, text = list(_causes(error)), _text(error)
     logins = (AuthenticationError, AuthorizationError, NoPermissionError)
-    if any(isinstance(each, logins) for each in causes) or any(sign in text for sign in _NO_RIGHT):
+    if any(isinstance(each, logins) for each in causes) or any(sign in str(error) for sign in _NO_RIGHT):
         hint = "check `username` and `password`, and what the user may do (ACL LIST): docs/guides/redis.md has a rule"
         return SinkError("sink.refused", f"the server refuses the user: {text}", hint=hint, where=where)
-    if any("SSL" in str(each) and any(sign in str(each) for sign in _TLS_REFUSED) for each in causes):
+    if access.address.encrypted and any(_of_tls(each) for each in causes):
         hint = "check `tls` and whether the server speaks TLS; a server with TLS has a URI with rediss"
         return SinkError("sink.refused", f"TLS fails: {text}", hint=hint, where=where)
     if isinstance(error, MovedError) and not access.cluster:
@@ -200,6 +199,17 @@ def redis_error(error: Exception, access: Access, where: str) -> SinkError:
         return _gave_up(f"the server does not take it: {text}", where)
     hint = "see what the server says; it must be Redis 6.2 or newer, or Valkey, and the stream's key must be a stream"
     return SinkError("sink.refused", text, hint=hint, where=where)
+
+
+def _text(error: Exception) -> str:
+    """What it says, without what a client shows of itself."""
+    text = str(error) or type(error).__name__
+    return redact(text.partition(" : <")[0])
+
+
+def _of_tls(error: BaseException) -> bool:
+    text = str(error)
+    return isinstance(error, FileNotFoundError) or ("SSL" in text and any(sign in text for sign in _TLS_REFUSED))
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

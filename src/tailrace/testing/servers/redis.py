@@ -12,7 +12,7 @@ from tailrace.testing.servers.lifecycle import LocalServer
 from tailrace.testing.servers.process import ServerProcess, free_port
 
 LOOPBACK = "127.0.0.1"
-_SYNCED = {"appendonly": "yes", "appendfsync": "always", "save": '""'}
+_SYNCED = {"appendonly": "yes", "appendfsync": "always", "save": '""', "repl-diskless-sync-delay": "0"}
 
 
 class RedisServer(LocalServer):
