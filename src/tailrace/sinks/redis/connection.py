@@ -165,7 +165,7 @@ def connected(access: Access, where: str) -> Iterator[Servers]:
         if access not in _open:
             _open[access] = Servers(access)
         yield _open[access]
-    except (RedisError, OSError) as error:
+    except (RedisError, RedisClusterException, OSError) as error:
         _discard(access)
         raise redis_error(error, access, where) from error
     except BaseException:
@@ -196,7 +196,7 @@ def redis_error(error: Exception, access: Access, where: str) -> SinkError:
     if isinstance(error, RedisClusterException) and "not enabled" in text:
         return SinkError("sink.refused", text, hint="leave out `cluster`", where=where)
     if isinstance(error, _HEALS) or text.startswith(_HEALS_BY_NAME):
-        return _gave_up(f"the server does not take it: {text}", where)
+        return _gave_up(f"the server does not take it: {text}", where, encrypted=access.address.encrypted)
     hint = "see what the server says; it must be Redis 6.2 or newer, or Valkey, and the stream's key must be a stream"
     return SinkError("sink.refused", text, hint=hint, where=where)
 
@@ -218,6 +218,8 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _gave_up(text: str, where: str) -> SinkError:
-    hint = "check that the server runs, can be reached and has memory; the sink tries again by itself"
+def _gave_up(text: str, where: str, *, encrypted: bool = False) -> SinkError:
+    """A server that wants a client's certificate and gets none may just end the connection."""
+    tls = ", that `tls` has the certificate it may want" if encrypted else ""
+    hint = f"check that the server runs, can be reached and has memory{tls}; the sink tries again by itself"
     return SinkError("sink.unavailable", text, hint=hint, where=where)
