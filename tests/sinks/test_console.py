@@ -18,7 +18,7 @@ class TestConsoleSink(SinkSuite):
     @pytest.fixture
     def received(self, sink: ConsoleSink, capsys: pytest.CaptureFixture[str]) -> Received:
         def read() -> list[str]:
-            return capsys.readouterr().out.splitlines()
+            return capsys.readouterr().out.split("\n")[:-1]
 
         return read
 

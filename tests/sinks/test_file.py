@@ -40,7 +40,7 @@ def files(path: Path, suffix: str = "jsonl") -> list[Path]:
 
 
 def lines(path: Path) -> list[str]:
-    return [line for file in files(path) for line in file.read_text().splitlines()]
+    return [line for file in files(path) for line in file.read_text().split("\n")[:-1]]
 
 
 class TestFileSink(SinkSuite):
@@ -67,7 +67,8 @@ class TestParquetFileSink(SinkSuite):
         def read() -> Iterator[str]:
             for file in files(sink.path, "parquet"):
                 for row in pq.read_table(file).to_pylist():
-                    yield Change(row["seq"], json.loads(row["key"])["id"], json.loads(row["after"])["n"]).value
+                    image = json.loads(row["after"])
+                    yield Change(row["seq"], image["id"], image["n"], text=image["text"]).value
 
         return lambda: list(read())
 
@@ -113,7 +114,7 @@ def test_names_are_in_the_order_of_delivery_whatever_the_clock_says(sink: FileSi
     for key in range(6):
         assert [row["n"] for row in found if row["id"] == key] == list(range(len(hours)))
     for file in files(sink.path):
-        days = {MIDNIGHT + hours[json.loads(line)["n"]] * HOUR for line in file.read_text().splitlines()}
+        days = {MIDNIGHT + hours[json.loads(line)["n"]] * HOUR for line in file.read_text().split("\n")[:-1]}
         assert {datetime.fromtimestamp(at / 1e6, UTC).date().isoformat() for at in days} == {file.parent.name}
     assert len({file.name for file in files(sink.path)}) == len(files(sink.path)), "a name is a place in the order"
 

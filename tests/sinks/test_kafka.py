@@ -71,6 +71,15 @@ def values(broker: KafkaBroker, name: str) -> list[str]:
 class TestKafkaSink(ServerSinkSuite):
     repeats = "kept"
     poison = "x" * 1_000_001
+    large = (900_000,)
+
+    @pytest.fixture
+    def server(self, kafka: KafkaBroker) -> KafkaBroker:
+        return kafka
+
+    @pytest.fixture
+    def hasty(self, sink: KafkaSink) -> KafkaSink:
+        return sink.model_copy(update={"send_timeout_secs": 0.5})
 
     @pytest.fixture
     def sink(self, kafka: KafkaBroker) -> KafkaSink:

@@ -25,11 +25,13 @@ from tailrace.contracts.provenance import Provenance as Provenance
 from tailrace.contracts.sinks import EXTENSIONS as EXTENSIONS
 from tailrace.contracts.sinks import Delivery as Delivery
 from tailrace.contracts.sinks import Gather as Gather
+from tailrace.contracts.sinks import Hold as Hold
 from tailrace.contracts.sinks import Jar as Jar
 from tailrace.contracts.sinks import RecordSink as RecordSink
 from tailrace.contracts.sinks import Rejected as Rejected
 from tailrace.contracts.sinks import Sink as Sink
 from tailrace.contracts.sinks import SinkFilter as SinkFilter
+from tailrace.contracts.sinks import SinkRetry as SinkRetry
 from tailrace.contracts.sinks import Span as Span
 from tailrace.contracts.sinks import Writer as Writer
 from tailrace.contracts.sinks import Written as Written

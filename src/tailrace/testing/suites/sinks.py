@@ -15,9 +15,13 @@ No Spark is needed: `deliver` does what the query does with a batch, with record
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
@@ -27,6 +31,8 @@ from tailrace.change import CHANGES, event_id
 from tailrace.config import Reference, parse_template
 from tailrace.contracts import Delivery, RecordSink, Span, Written
 from tailrace.errors import Action, SinkError, decide
+from tailrace.testing.servers.lifecycle import LocalServer
+from tailrace.testing.waiting import eventually
 
 DELIVERY = Delivery(pipeline="shop", tenant="demo", source="shop-db")
 LOG = "log-1"
@@ -64,7 +70,7 @@ class Change:
             "table": self.table,
             "key": json.dumps({"id": self.id}),
             "before": None,
-            "after": json.dumps({"id": self.id, "n": self.n}),
+            "after": json.dumps({"id": self.id, "n": self.n, "text": self.text}, ensure_ascii=False),
             "unchanged": None,
             "ts_us": self.ts_us,
             "captured_us": self.ts_us,
@@ -192,12 +198,53 @@ class SinkSuite:
         sink.commit(DELIVERY, Span(LOG, 0, 5), [_receipt(writer.write(iter([])))])
         assert received() == []
 
+    def test_a_process_that_is_killed_inside_a_batch(
+        self, sink: RecordSink, received: Received, tmp_path: Path
+    ) -> None:
+        changes = versions(0, keys=5, rounds=40)
+        sink.prepare(DELIVERY)
+        _killed_halfway(sink, changes, tmp_path / "halfway")
+        sink.prepare(DELIVERY)
+        deliver(sink, changes)
+        self.has_all(received(), changes)
+
+    @pytest.mark.parametrize("text", ["žluťoučký kůň", "🐘 \u2028 \u0000 \\ \" '", "\ufeff\U0010ffff\ud7ff"])
+    def test_any_text(self, sink: RecordSink, received: Received, text: str) -> None:
+        changes = [Change(0, 1, 0, text=text), Change(1, 1, 1)]
+        sink.prepare(DELIVERY)
+        deliver(sink, changes)
+        assert [json.loads(value)["text"] for value in received()] == [text, ""]
+
+    def has_all(self, values: Sequence[str], changes: Sequence[Change]) -> None:
+        """Every change is there, in order per key: once where repeats are absorbed; otherwise once more for each
+        attempt, of which the last was whole."""
+        found, wanted = _by_key(values), _by_key(change.value for change in changes)
+        if self.repeats == "absorbed":
+            assert found == wanted
+            return
+        assert found.keys() == wanted.keys()
+        for key, all_of_it in wanted.items():
+            assert found[key][-len(all_of_it) :] == all_of_it
+            assert _is_attempts(found[key], all_of_it), found[key]
+
 
 class ServerSinkSuite(SinkSuite):
     """The further promises of a sink whose records go to a server."""
 
     poison: ClassVar[str]
     """A text that the server or its client refuses to take as (a part of) a record."""
+    large: ClassVar[tuple[int, ...]] = (1_000_000, 10_000_000)
+    """Sizes of values that it takes."""
+
+    @pytest.fixture
+    def server(self) -> LocalServer:
+        """The server of `sink`. It is stopped, started and frozen."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def hasty(self, sink: RecordSink) -> RecordSink:
+        """The sink, with as little patience as it can have."""
+        return sink
 
     @pytest.fixture
     def unavailable(self) -> RecordSink:
@@ -236,6 +283,80 @@ class ServerSinkSuite(SinkSuite):
         assert [each.error.code for each in written.rejected] == ["sink.rejected"]
         assert [each.row.num_rows for each in written.rejected] == [1]
         assert received() == [change.value for change in (*before, behind)]
+
+    def test_large_values(self, sink: RecordSink, received: Received) -> None:
+        sink.prepare(DELIVERY)
+        texts = ["x" * (size - 200) for size in self.large]
+        deliver(sink, [Change(n, n % 2, n, text=text) for n, text in enumerate(texts)])
+        found = {json.loads(value)["n"]: json.loads(value)["text"] for value in received()}
+        assert found == dict(enumerate(texts))
+
+    def test_a_server_that_was_away(
+        self, sink: RecordSink, hasty: RecordSink, received: Received, server: LocalServer
+    ) -> None:
+        changes = versions(0, keys=3, rounds=20)
+        hasty.prepare(DELIVERY)
+        server.stop()
+        try:
+            with pytest.raises(SinkError) as failure:
+                write(hasty, changes)
+        finally:
+            server.start()
+        assert failure.value.code == "sink.unavailable"
+        sink.prepare(DELIVERY)
+        deliver(sink, changes)
+        self.has_all(received(), changes)
+
+    def test_a_server_that_says_nothing(
+        self, sink: RecordSink, hasty: RecordSink, received: Received, server: LocalServer
+    ) -> None:
+        changes = versions(0, keys=3, rounds=20)
+        hasty.prepare(DELIVERY)
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(SinkError) as failure:
+                write(hasty, changes)
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        assert failure.value.code == "sink.unavailable"
+        sink.prepare(DELIVERY)
+        deliver(sink, changes)
+        self.has_all(received(), changes)
+
+
+def _killed_halfway(sink: RecordSink, changes: Sequence[Change], reached: Path) -> None:
+    """Writes the first half of `changes` in a process that is killed while it waits for the rest."""
+    child = multiprocessing.get_context("spawn").Process(target=_write_half, args=(sink, tuple(changes), reached))
+    child.start()
+    try:
+        eventually(lambda: reached.exists() or not child.is_alive(), 60)
+        assert child.is_alive(), "it ended by itself"
+    finally:
+        child.kill()
+        child.join()
+
+
+def _write_half(sink: RecordSink, changes: Sequence[Change], reached: Path) -> None:
+    half = len(changes) // 2
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield batch_for(sink, changes[: half // 2])
+        yield batch_for(sink, changes[half // 2 : half])
+        reached.touch()
+        signal.pause()
+
+    sink.open(DELIVERY, span_of(changes), 0).write(batches())
+
+
+def _is_attempts(found: list[int], wanted: list[int]) -> bool:
+    """Whether `found` is beginnings of `wanted`, one after another."""
+    place = 0
+    for n in found:
+        place = 0 if n == wanted[0] else place
+        if place == len(wanted) or n != wanted[place]:
+            return False
+        place += 1
+    return True
 
 
 def _by_key(values: Iterable[str]) -> dict[int, list[int]]:
