@@ -50,6 +50,14 @@ class TestRedisSink(ServerSinkSuite):
         return lambda: records(redis, sink.stream or "")
 
     @pytest.fixture
+    def server(self, redis: RedisServer) -> RedisServer:
+        return redis
+
+    @pytest.fixture
+    def hasty(self, sink: RedisSink) -> RedisSink:
+        return sink.model_copy(update={"send_timeout_secs": 0.3})
+
+    @pytest.fixture
     def unavailable(self) -> RedisSink:
         return RedisSink(id="cache", uri=Dsn(NOBODY), stream="anything", connect_timeout_secs=0.5)
 

@@ -18,6 +18,7 @@ from tailrace.sinks.redis.rows import Rows
 from tailrace.sinks.redis.writer import Form, RedisWriter
 
 _TRIMS = {"approximate": "~", "exact": "="}
+_NEEDED = {"stream": "stream"}
 _ONLY_STREAMS = ("stream", "maxlen")
 _ONLY_KEYS = ("ttl",)
 LAST_WAIT_S = 2.0
@@ -44,7 +45,7 @@ class RedisSink(RecordSink):
     With `mode: set` or `hset` a key holds the newest version of its row, and a delete deletes it; with `del` every
     change of a row deletes its key. Marks keep a repeat from going back in time here too. A key never holds half a row:
     where the source did not send a large value that did not change, `hset` keeps the field it has, and where there is
-    none, as with `set`, the key is deleted. A truncate does not name its rows: see `truncates`.
+    none, as with `set` of a row, the key is deleted. A truncate does not name its rows: see `truncates`.
 
     Marks are keys whose names begin with `tailrace:`. A `key` or `stream` that a change cannot fill is
     `sink.unroutable`; a text larger than the server takes is `sink.rejected`.
@@ -118,7 +119,7 @@ class RedisSink(RecordSink):
     @model_validator(mode="after")
     def _fits_its_mode(self) -> Self:
         streams = self.mode == "stream"
-        needed = "stream" if streams else "key"
+        needed = _NEEDED.get(self.mode, "key")
         if getattr(self, needed) is None:
             raise _refused(f"`mode: {self.mode}` needs `{needed}`", f"add `{needed}`")
         for name in _ONLY_KEYS if streams else _ONLY_STREAMS:
@@ -194,8 +195,8 @@ class RedisSink(RecordSink):
 
     def commit(self, delivery: Delivery, span: Span, receipts: list[str]) -> None:
         with connected(self.access(delivery), self.id) as servers:
-            name = self._mark(delivery, span.log_id)
-            servers.of(name).set(name, span.end)
+            key = self._mark(delivery, span.log_id)
+            servers.of(key).set(key, span.end)
 
     def access(self, delivery: Delivery) -> Access:
         """How the servers are reached."""
