@@ -158,6 +158,17 @@ def test_a_row_that_is_too_large_is_refused(redis: RedisServer, prefix: str) -> 
     assert set(found(redis, prefix)) == {2}
 
 
+def test_what_is_too_large_for_one_text_may_be_a_hash_or_no_text_at_all(redis: RedisServer, prefix: str) -> None:
+    half = "x" * (9 * 1024 * 1024)
+    write(cache(redis, prefix, mode="hset"), prefix, change(0, "c", 1, {"a": half, "b": half}))
+    assert set(found(redis, prefix)[1]) == {"a", "b"}
+    whole = {"a": 2 * half}
+    [refused] = write(cache(redis, prefix, mode="hset"), prefix, change(0, "c", 2, whole)).rejected
+    assert refused.error.code == "sink.rejected"
+    assert not write(cache(redis, prefix, mode="del"), prefix, change(0, "c", 1, whole)).rejected
+    assert found(redis, prefix) == {}
+
+
 def test_a_change_without_an_image_deletes(redis: RedisServer, prefix: str) -> None:
     write(cache(redis, prefix), prefix, change(0, "c", 1, {"id": 1}), change(1, "u", 1, None))
     assert found(redis, prefix) == {}

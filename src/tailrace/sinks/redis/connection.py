@@ -14,6 +14,7 @@ from redis.exceptions import (
     AskError,
     AuthenticationError,
     AuthorizationError,
+    BusyLoadingError,
     ClusterDownError,
     MasterDownError,
     MovedError,
@@ -196,7 +197,9 @@ def redis_error(error: Exception, access: Access, where: str) -> SinkError:
     if isinstance(error, RedisClusterException) and "not enabled" in text:
         return SinkError("sink.refused", text, hint="leave out `cluster`", where=where)
     if isinstance(error, _HEALS) or text.startswith(_HEALS_BY_NAME):
-        return _gave_up(f"the server does not take it: {text}", where, encrypted=access.address.encrypted)
+        away = isinstance(error, NoConnection | NoAnswer | OSError) and not isinstance(error, BusyLoadingError)
+        what = "the server cannot be reached" if away else "the server does not take it"
+        return _gave_up(f"{what}: {text}", where, encrypted=access.address.encrypted)
     hint = "see what the server says; it must be Redis 6.2 or newer, or Valkey, and the stream's key must be a stream"
     return SinkError("sink.refused", text, hint=hint, where=where)
 

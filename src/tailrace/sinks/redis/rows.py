@@ -48,7 +48,7 @@ class _Window:
     script = WRITE_KEYS
 
     def refused(self) -> dict[int, SinkError]:
-        errors = too_large(self.batch, [self._texts_column], self.largest)
+        errors = self._too_large()
         nameless = unroutable(self.batch, self._keys, "key", self.form.template)
         errors |= {row: error for row, error in nameless.items() if self._ops[row] in _OF_ROWS}
         if self.form.refuse_truncates:
@@ -66,7 +66,7 @@ class _Window:
             yield Group(f"tailrace:{tag}{self.form.owner}:", np.array(mine, dtype=np.int64))
 
     def sizes(self) -> Numbers:
-        return text_sizes(self._texts_column)
+        return text_sizes(self.batch.column(self.form.text))
 
     def call(self, group: Group, rows: Numbers, mark: int, end: int) -> Call:
         keys = [group.mark]
@@ -76,6 +76,17 @@ class _Window:
             keys.append(self._keys[row] or "")
             arguments += (self._offsets[row], action, len(texts), len(missing), *texts, *missing)
         return Call(keys, arguments)
+
+    def _too_large(self) -> dict[int, SinkError]:
+        if self.form.mode == "del":
+            return {}
+        errors = too_large(self.batch, [self.batch.column(self.form.text)], self.largest)
+        if self.form.mode == "hset":  # each column is a text of its own
+            return {row: error for row, error in errors.items() if self._longest_field(row) > self.largest}
+        return errors
+
+    def _longest_field(self, row: int) -> int:
+        return max((len(text.encode()) for text in _fields(self._texts[row] or "{}")), default=0)
 
     def _change(self, row: int) -> tuple[str, list[str], list[str]]:
         """What to do, the texts that it takes, and the columns that did not come."""
@@ -87,10 +98,6 @@ class _Window:
         if self.form.text == "after" and missing:  # half a row: better none
             return "del", [], []
         return "set", [text], []
-
-    @property
-    def _texts_column(self) -> Any:
-        return self.batch.column(self.form.text)
 
     @cached_property
     def _texts(self) -> list[str | None]:
