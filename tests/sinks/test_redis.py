@@ -66,6 +66,10 @@ def written(sink: RedisSink, *batches: pa.RecordBatch) -> Written:
     return sink.open(DELIVERY, Span(LOG, 0, 1), 0).write(iter(batches))
 
 
+def with_ids(batch: pa.RecordBatch, ids: list[str]) -> pa.RecordBatch:
+    return batch.set_column(batch.schema.get_field_index("event_id"), "event_id", pa.array(ids, pa.string()))
+
+
 def with_columns(batch: pa.RecordBatch, **columns: list[Any]) -> pa.RecordBatch:
     for name, values in columns.items():
         batch = batch.append_column(name, pa.array(values, pa.string()))
@@ -160,14 +164,16 @@ class TestOnce:
     def test_a_call_on_a_mark_that_is_not_there_writes_nothing(self, redis: RedisServer) -> None:
         sink, stream = sink_of(redis, stream=new_name()), new_name()
         with pytest.raises(SinkError) as failure, connected(sink.access(DELIVERY), "x") as servers:
-            servers.run(ADD_ENTRIES, [Call((f"{stream}:mark", stream), [3, 4, "", 0, 3, 2, "a", "b"])])
+            servers.run(
+                ADD_ENTRIES, [Call((f"{stream}:mark", stream, f"{stream}:late"), [3, 4, "", 0, 3, 2, "a", "b"])]
+            )
         assert decide(failure.value) is Action.RETRY
         assert entries(redis, stream) == []
 
     def test_a_late_call_of_an_earlier_attempt_adds_nothing(self, redis: RedisServer) -> None:
         sink, stream = sink_of(redis, stream=new_name()), new_name()
-        one = Call((f"{stream}:mark", stream), [0, 1, "", 0, 0, 2, "n", "0"])
-        both = Call((f"{stream}:mark", stream), [0, 2, "", 0, 0, 2, "n", "0", 1, 2, "n", "1"])
+        one = Call((f"{stream}:mark", stream, f"{stream}:late"), [0, 1, "", 0, 0, 2, "n", "0"])
+        both = Call((f"{stream}:mark", stream, f"{stream}:late"), [0, 2, "", 0, 0, 2, "n", "0", 1, 2, "n", "1"])
         with connected(sink.access(DELIVERY), "x") as servers:
             servers.run(ADD_ENTRIES, [both, one, both])
             assert servers.numbers([f"{stream}:mark"]) == [2]
@@ -182,6 +188,31 @@ class TestOnce:
             assert failure.value.code == "sink.unavailable"
         deliver(sink, changes)
         assert records(redis, sink.stream or "") == [change.value for change in changes]
+
+    def test_a_refused_record_that_a_later_attempt_can_write_is_there_once(self, redis: RedisServer) -> None:
+        """The attempts between do not repeat the others, nor does it come twice. One change has several records."""
+        stream = new_name()
+        sink = sink_of(redis, stream=stream + "${after.n}")
+        rows = [Change(seq, seq, 0) for seq in range(20) for _ in range(2)]
+        ids = [str(n) for n in range(len(rows))]
+        lost = {3, 20, 39}
+
+        def attempt(*without: int) -> Written:
+            batch = with_ids(batch_for(sink, rows), ids)
+            names: Any = pa.array([None if n in without else stream for n in range(len(rows))], pa.string())
+            return written(sink, batch.set_column(batch.schema.get_field_index("stream"), "stream", names))
+
+        def arrived() -> list[int]:
+            return [int(entry["event_id"]) for entry in entries(redis, stream)]
+
+        assert len(attempt(*lost).rejected) == 3
+        for without in ([20], [20], [], []):
+            attempt(*without)
+            assert sorted(arrived()) == [n for n in range(len(rows)) if n not in without]
+        assert arrived() == [*(n for n in range(len(rows)) if n not in lost), 3, 39, 20]
+        sink.commit(DELIVERY, Span(LOG, 0, 20), [""])
+        with client_of(redis) as client:
+            assert list(client.scan_iter(f"*{sink.id}*:refused")) == []
 
     def test_a_deleted_checkpoint_repeats_nothing(self, redis: RedisServer) -> None:
         sink = sink_of(redis, stream=new_name())

@@ -32,7 +32,7 @@ def change(seq: int, op: str, id: int | None, after: dict[str, Any] | str | None
 
 def write(sink: RedisSink, prefix: str, *rows: dict[str, Any]) -> Written:
     """With keys as the template `PREFIX:${key.id}` makes them."""
-    types = {field.name: field.type for field in CHANGES} | {"value": pa.string()}
+    types = {field.name: field.type for field in CHANGES} | {"value": pa.string(), "event_id": pa.string()}
     names = [*sink.columns(), *(["value"] if sink.wants_value() else [])]
     columns: dict[str, Any] = {name: pa.array([row[name] for row in rows], types[name]) for name in names}
     keys = [None if row["key"] is None else f"{prefix}:{json.loads(row['key'])['id']}" for row in rows]
@@ -206,6 +206,23 @@ def folded(log: list[dict[str, Any]]) -> dict[int, dict[str, str]]:
         if each["after"]:
             rows[id] = json.loads(each["after"])
     return rows
+
+
+def test_a_refused_row_that_a_later_attempt_can_write_is_not_newer_than_it_is(redis: RedisServer, prefix: str) -> None:
+    """Rows 1 to 3 are refused for their key at first. Row 2 is changed behind that, row 3 deleted."""
+    sink = cache(redis, prefix)
+    first = [change(id, "u", id, {"v": "first"}) for id in range(5)]
+    rows = [*first, change(5, "u", 2, {"v": "second"}), change(6, "d", 3, None), change(7, "u", 4, {"v": "second"})]
+    refused = [row | {"key": None} if row["seq"] in (1, 2, 3) else row for row in rows]
+    assert len(write(sink, prefix, *refused).rejected) == 3
+    assert set(found(redis, prefix)) == {0, 2, 4}
+    write(sink, prefix, *rows)
+    assert {id: json.loads(text)["v"] for id, text in found(redis, prefix).items()} == {
+        0: "first",
+        1: "first",
+        2: "second",
+        4: "second",
+    }
 
 
 def test_what_is_needed_for_a_mode(redis: RedisServer, prefix: str) -> None:

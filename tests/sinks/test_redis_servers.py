@@ -96,7 +96,7 @@ class TestTls:
         assert (error.code, decide(error)) == ("sink.refused", Action.STOP)
 
 
-LEAST = "~{stream} ~tailrace:* -@all +ping +get +set +xadd +evalsha +eval"
+LEAST = "~{stream} ~tailrace:* -@all +ping +get +set +del +sadd +smembers +xadd +evalsha +eval"
 """The rule that docs/guides/redis.md gives."""
 
 

@@ -47,6 +47,9 @@ class RedisSink(RecordSink):
     where the source did not send a large value that did not change, `hset` keeps the field it has, and where there is
     none, as with `set` of a row, the key is deleted. A truncate does not name its rows: see `truncates`.
 
+    A record that is refused keeps no other back. Where the sink stops for it and a later attempt can write it, it is
+    added then, once; a key has the newest version of its row in any case.
+
     Marks are keys whose names begin with `tailrace:`. A `key` or `stream` that a change cannot fill is
     `sink.unroutable`; a text larger than the server takes is `sink.rejected`.
     """
@@ -150,8 +153,8 @@ class RedisSink(RecordSink):
         return parse_address(self.uri.get_secret_value())
 
     def columns(self) -> tuple[str, ...]:
-        common = ("seq", "schema", "table", "key", "position")
-        return (*common, "event_id") if self.mode == "stream" else (*common, "op", "after", "unchanged")
+        common = ("seq", "schema", "table", "key", "position", "event_id")
+        return common if self.mode == "stream" else (*common, "op", "after", "unchanged")
 
     def wants_value(self) -> bool:
         return self.mode == "stream" or (self.mode == "set" and self.value == "record")
@@ -190,13 +193,14 @@ class RedisSink(RecordSink):
             return mark
 
     def open(self, delivery: Delivery, span: Span, task: int) -> RedisWriter:
-        form = self._form(self._mark(delivery, span.log_id).removeprefix("tailrace:"))
-        return RedisWriter(self.id, self.access(delivery), form, self.batch_timeout_secs)
+        mark = self._mark(delivery, span.log_id)
+        form = self._form(mark.removeprefix("tailrace:"))
+        return RedisWriter(self.id, self.access(delivery), form, _refused_key(mark), self.batch_timeout_secs)
 
     def commit(self, delivery: Delivery, span: Span, receipts: list[str]) -> None:
         with connected(self.access(delivery), self.id) as servers:
-            key = self._mark(delivery, span.log_id)
-            servers.of(key).set(key, span.end)
+            mark = self._mark(delivery, span.log_id)
+            servers.finish(mark, span.end, _refused_key(mark))
 
     def access(self, delivery: Delivery) -> Access:
         """How the servers are reached."""
@@ -218,6 +222,10 @@ class RedisSink(RecordSink):
         text: Literal["after", "value"] = "value" if self.wants_value() else "after"
         ttl = 0 if self.ttl is None else max(1, int(self.ttl.total_seconds() * 1000))
         return Rows(owner, self.mode, self.key or "", text, ttl, self.truncates == "refuse")
+
+
+def _refused_key(mark: str) -> str:
+    return f"{mark}:refused"
 
 
 def _refuse_unsteady(template: str) -> None:

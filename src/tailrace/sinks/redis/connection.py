@@ -104,6 +104,18 @@ class Servers:
             return self._one
         return self._cluster.get_redis_connection(self._cluster.get_node_from_key(key))
 
+    def members(self, key: str) -> list[str]:
+        """What is in a set."""
+        return [member.decode() for member in self.of(key).smembers(key)]
+
+    def add(self, key: str, members: Sequence[str]) -> None:
+        """Put them into a set."""
+        self.of(key).sadd(key, *members)
+
+    def finish(self, mark: str, end: int, refused: str) -> None:
+        """Move the mark of a whole sink. What was refused below it is nobody's any more."""
+        self._ask([(self.of(mark), ("SET", mark, end)), (self.of(refused), ("DEL", refused))])
+
     def numbers(self, keys: Sequence[str]) -> list[int]:
         """What is stored under these keys; 0 for nothing."""
         answers = self._ask([(self.of(key), ("GET", key)) for key in keys])

@@ -54,12 +54,15 @@ class _Window:
     def sizes(self) -> Numbers:
         return self._sizes
 
-    def call(self, group: Group, rows: Numbers, mark: int, end: int) -> Call:
+    def late(self, refused: Numbers, names: set[str]) -> Numbers:
+        return refused
+
+    def call(self, group: Group, rows: Numbers, late: Numbers, mark: int, end: int) -> Call:
         arguments: list[str | int] = [mark, end, *self.form.trim]
-        for row in rows.tolist():
+        for row, is_late in zip(rows.tolist(), late.tolist(), strict=True):
             texts = self._texts(row)
-            arguments += (self._offsets[row], len(texts), *texts)
-        return Call((group.mark, self._streams[int(rows[0])] or ""), arguments)
+            arguments += (self._offsets[row], -len(texts) if is_late else len(texts), *texts)
+        return Call((group.mark, self._streams[int(rows[0])] or "", f"{group.mark}:late"), arguments)
 
     def _texts(self, row: int) -> list[str]:
         name, key, headers = self._ids[row], self._keys[row], self._headers[row]

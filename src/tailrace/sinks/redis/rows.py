@@ -22,6 +22,8 @@ from tailrace.sinks.redis.writer import Content, Group, place
 
 KeyMode = Literal["set", "hset", "del"]
 _OF_ROWS = frozenset("crud")
+_ALWAYS = 1 << 62
+"""An offset that is beyond every mark."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +70,29 @@ class _Window:
     def sizes(self) -> Numbers:
         return text_sizes(self.batch.column(self.form.text))
 
-    def call(self, group: Group, rows: Numbers, mark: int, end: int) -> Call:
+    def late(self, refused: Numbers, names: set[str]) -> Numbers:
+        """With all that followed it under the same key, so that the newest is what stays."""
+        found = refused.copy()
+        for row, key in enumerate(self._keys) if names or refused.any() else ():
+            if found[row]:
+                names.add(key or "")
+            found[row] |= key in names
+        return found
+
+    def call(self, group: Group, rows: Numbers, late: Numbers, mark: int, end: int) -> Call:
         keys = [group.mark]
         arguments: list[str | int] = [mark, end, self.form.ttl_ms]
-        for row in rows.tolist():
+        for row, is_late in zip(rows.tolist(), late.tolist(), strict=True):
             action, texts, missing = self._change(row)
             keys.append(self._keys[row] or "")
-            arguments += (self._offsets[row], action, len(texts), len(missing), *texts, *missing)
+            arguments += (
+                _ALWAYS if is_late else self._offsets[row],
+                action,
+                len(texts),
+                len(missing),
+                *texts,
+                *missing,
+            )
         return Call(keys, arguments)
 
     def _too_large(self) -> dict[int, SinkError]:

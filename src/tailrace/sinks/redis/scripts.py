@@ -1,9 +1,12 @@
 """What runs inside the server: one script for streams, one for keys. Both move the mark in the same step as they write.
 
 A mark says which offsets of a log its stream has: all below it. A call carries the mark that it builds on and the one
-that it leaves. Changes below the stored mark are not written again, so a repeated call, also a late one of an attempt
-that was given up, adds nothing. A call that builds on a mark which is not there yet, because the call before it failed,
-writes nothing and says so (-1): what it carries must not pass what is missing.
+that it leaves. Changes below the stored mark are not written again, so a repeated call, also one of an attempt that was
+given up, adds nothing. A call that builds on a mark which is not there yet, because the call before it failed, writes
+nothing and says so (-1): what it carries must not pass what is missing.
+
+Late are changes that an earlier attempt at the batch refused, and this one does not. Marks have passed them. As entries
+they are remembered by their ids, so that they are added once too.
 
 A script that fails keeps what it wrote before. So the mark is written once as it is, before anything else: a server
 that takes no writes (no memory, read only, no right to it) says so there.
@@ -22,12 +25,11 @@ _BEGIN = """
 local stored = redis.call('GET', KEYS[1]) or '0'
 local mark = tonumber(stored)
 if mark < tonumber(ARGV[1]) then return -1 end
-if mark >= tonumber(ARGV[2]) then return 0 end
 redis.call('SET', KEYS[1], stored)
 """
 
 _END = """
-redis.call('SET', KEYS[1], ARGV[2])
+if tonumber(ARGV[2]) > mark then redis.call('SET', KEYS[1], ARGV[2]) end
 return 1
 """
 
@@ -47,11 +49,13 @@ ADD_ENTRIES = Script(
     _BEGIN
     + """
 -- behind the marks: how to trim ('' for not at all), the most entries; then of each entry its offset, the number of
--- its texts, and these, names and values in turn
+-- its texts (negative: it is late), and these, names and values in turn, the id first
 local i, n = 5, #ARGV
 while i <= n do
-    local last = i + 1 + tonumber(ARGV[i + 1])
-    if tonumber(ARGV[i]) >= mark then
+    local texts, wanted = tonumber(ARGV[i + 1]), tonumber(ARGV[i]) >= mark
+    local last = i + 1 + math.abs(texts)
+    if texts < 0 then wanted = redis.call('SADD', KEYS[3], ARGV[i + 3]) == 1 end
+    if wanted then
         if last >= n and ARGV[3] ~= '' then
             redis.call('XADD', KEYS[2], 'MAXLEN', ARGV[3], ARGV[4], '*', unpack(ARGV, i + 2, last))
         else

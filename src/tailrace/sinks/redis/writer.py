@@ -45,7 +45,12 @@ class Content(Protocol):
         """Bytes of each row."""
         ...
 
-    def call(self, group: Group, rows: Numbers, mark: int, end: int) -> Call:
+    def late(self, refused: Numbers, names: set[str]) -> Numbers:
+        """Which rows to write although their mark is beyond them, where an earlier attempt refused those that `refused`
+        tells. `names` is kept from window to window."""
+        ...
+
+    def call(self, group: Group, rows: Numbers, late: Numbers, mark: int, end: int) -> Call:
         """The call that writes these rows, builds on `mark` and leaves `end`."""
         ...
 
@@ -59,48 +64,66 @@ class Form(Protocol):
 @dataclass
 class RedisWriter:
     """Sends windows of rows, each as many calls at once; a window is answered before the next one goes. Calls that
-    share a mark are a chain: each names the mark that the one before it leaves."""
+    share a mark are a chain: each names the mark that the one before it leaves.
+
+    Marks pass rows that are refused. Those are in the set `refused` until the batch is committed, so that a later
+    attempt, which may be able to write them, knows that nobody did."""
 
     sink: str
     access: Access
     form: Form
+    refused: str
     patience: float
     _marks: dict[str, int] = field(default_factory=dict)
     _calls_sent: int = 0
+    _refused_before: frozenset[str] | None = None
+    _late_names: set[str] = field(default_factory=set)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         rejected: list[Rejected] = []
-        with connected(self.access, self.sink) as servers:
-            deadline = time.monotonic() + self.patience
-            for batch in whole_changes(batches):
-                for window in _windows(batch):
-                    if self._calls_sent and time.monotonic() > deadline:
-                        raise self._late()
+        deadline = time.monotonic() + self.patience
+        for batch in whole_changes(batches):
+            for window in _windows(batch):
+                if self._calls_sent and time.monotonic() > deadline:
+                    raise self._late()
+                with connected(self.access, self.sink) as servers:
                     rejected += self._send(servers, window)
         return Written(rejected=tuple(rejected))
 
     def _send(self, servers: Servers, window: pa.RecordBatch) -> list[Rejected]:
         content = self.form.content(window, servers.largest, self.access.cluster)
         errors = content.refused()
+        ids: list[str] = window.column("event_id").to_pylist()
+        before = self._refuse(servers, [ids[row] for row in errors])
+        late = content.late(np.array([each in before for each in ids], dtype=bool), self._late_names)
         rows = np.delete(np.arange(window.num_rows), list(errors))
         groups = list(content.groups(rows))
         self._learn(servers, groups)
-        offsets, sizes = window.column("seq").to_numpy(), content.sizes()
-        calls = [call for group in groups for call in self._calls(content, group, offsets, sizes)]
+        calls = [call for group in groups for call in self._calls(content, group, window, late)]
         servers.run(content.script, calls)
         self._calls_sent += len(calls)
         return [Rejected(window.slice(row, 1), error) for row, error in errors.items()]
+
+    def _refuse(self, servers: Servers, ids: list[str]) -> frozenset[str]:
+        """Remember rows that are refused, before any mark passes them. Returns those of earlier attempts."""
+        if self._refused_before is None:
+            self._refused_before = frozenset(servers.members(self.refused))
+        if ids:
+            servers.add(self.refused, ids)
+        return self._refused_before
 
     def _learn(self, servers: Servers, groups: list[Group]) -> None:
         """The marks of streams that are new to this writer: what is below them need not even travel."""
         new = [group.mark for group in groups if group.mark not in self._marks]
         self._marks.update(zip(new, servers.numbers(new), strict=True))
 
-    def _calls(self, content: Content, group: Group, offsets: Numbers, sizes: Numbers) -> Iterator[Call]:
-        rows = group.rows[offsets[group.rows] >= self._marks[group.mark]]
+    def _calls(self, content: Content, group: Group, window: pa.RecordBatch, late: Numbers) -> Iterator[Call]:
+        offsets, sizes = window.column("seq").to_numpy(), content.sizes()
+        rows = group.rows[(offsets[group.rows] >= self._marks[group.mark]) | late[group.rows]]
         for first, last in pieces(offsets[rows], sizes[rows], _PIECE_ROWS, _PIECE_BYTES):
-            end = int(offsets[rows[last - 1]]) + 1
-            yield content.call(group, rows[first:last], self._marks[group.mark], end)
+            mark, mine = self._marks[group.mark], rows[first:last]
+            end = max(mark, int(offsets[mine[-1]]) + 1)
+            yield content.call(group, mine, late[mine], mark, end)
             self._marks[group.mark] = end
 
     def _late(self) -> SinkError:
