@@ -113,6 +113,7 @@ def located(error: TailraceError, where: str) -> TailraceError:
 
 RETRYABLE = frozenset(
     {
+        "dlq.full",
         "source.unreachable",
         "source.locked",
         "source.slot_in_use",

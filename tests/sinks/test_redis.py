@@ -214,6 +214,21 @@ class TestOnce:
         with client_of(redis) as client:
             assert list(client.scan_iter(f"*{sink.id}*:refused")) == []
 
+    def test_dead_letters_are_added_once_and_move_no_mark(self, redis: RedisServer) -> None:
+        sink = sink_of(redis, stream=new_name())
+        changes = versions(0, keys=1, rounds=6)
+        deliver(sink, [change for change in changes if change.seq not in (2, 4)])
+        for letters in (changes[2:3], changes[2:5:2], changes[4:5]):
+            span = Span(LOG, letters[0].seq, letters[-1].seq + 1, tuple(each.row()["event_id"] for each in letters))
+            assert not sink.open(DELIVERY, span, 0).write(iter([batch_for(sink, letters)])).rejected
+            sink.commit(DELIVERY, span, [""])
+        assert [json.loads(record)["n"] for record in records(redis, sink.stream or "")] == [0, 1, 3, 5, 2, 4]
+        assert sink.mark(DELIVERY, LOG) == 6
+        ahead = Span(LOG, 9, 10, ("x",))
+        sink.open(DELIVERY, ahead, 0).write(iter([batch_for(sink, [Change(9, 0, 9)])]))
+        deliver(sink, [*changes, Change(6, 0, 6)])
+        assert [json.loads(record)["n"] for record in records(redis, sink.stream or "")][-2:] == [9, 6]
+
     def test_a_deleted_checkpoint_repeats_nothing(self, redis: RedisServer) -> None:
         sink = sink_of(redis, stream=new_name())
         changes = versions(0, keys=2, rounds=4)

@@ -7,7 +7,7 @@ import os
 import random
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def run_seed(
     compare(server, target, tmp_path)
 
 
-def entries(target: RedisServer) -> Iterator[int]:
+def entries(target: RedisServer) -> Generator[int, None, None]:
     """How many there are: progress that a kill cannot fake."""
     with client_of(target) as client:
         while True:

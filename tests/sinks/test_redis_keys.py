@@ -30,14 +30,14 @@ def change(seq: int, op: str, id: int | None, after: dict[str, Any] | str | None
     return {**Change(seq, id or 0, 0).row(), "op": op, "key": key, "after": text, "unchanged": list(unchanged) or None}
 
 
-def write(sink: RedisSink, prefix: str, *rows: dict[str, Any]) -> Written:
+def write(sink: RedisSink, prefix: str, *rows: dict[str, Any], letters: tuple[str, ...] = ()) -> Written:
     """With keys as the template `PREFIX:${key.id}` makes them."""
     types = {field.name: field.type for field in CHANGES} | {"value": pa.string(), "event_id": pa.string()}
     names = [*sink.columns(), *(["value"] if sink.wants_value() else [])]
     columns: dict[str, Any] = {name: pa.array([row[name] for row in rows], types[name]) for name in names}
     keys = [None if row["key"] is None else f"{prefix}:{json.loads(row['key'])['id']}" for row in rows]
     columns["record_key"] = pa.array(keys, pa.string())
-    return sink.open(DELIVERY, Span(LOG, 0, 1), 0).write(iter([pa.RecordBatch.from_pydict(columns)]))
+    return sink.open(DELIVERY, Span(LOG, 0, 1, letters), 0).write(iter([pa.RecordBatch.from_pydict(columns)]))
 
 
 def cache(server: RedisServer, prefix: str, **options: Any) -> RedisSink:
@@ -223,6 +223,15 @@ def test_a_refused_row_that_a_later_attempt_can_write_is_not_newer_than_it_is(re
         2: "second",
         4: "second",
     }
+
+
+def test_a_dead_letter_is_delivered_though_the_mark_is_beyond_it(redis: RedisServer, prefix: str) -> None:
+    sink = cache(redis, prefix)
+    write(sink, prefix, change(0, "c", 1, {"id": 1}), change(5, "c", 2, {"id": 2}))
+    letter = change(3, "u", 3, {"id": 3})
+    write(sink, prefix, letter, letters=("x",))
+    assert set(found(redis, prefix)) == {1, 2, 3}
+    assert sink.keeps == "state"
 
 
 def test_what_is_needed_for_a_mode(redis: RedisServer, prefix: str) -> None:

@@ -5,22 +5,20 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal, Protocol, cast
+from typing import Annotated, Any, Protocol, Self, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
-from tailrace.contracts import BatchProcessor, Place, Processor, Step, Trait
+from tailrace.contracts import DEAD_LETTER, BatchProcessor, Failed, OnError, Place, Step, Trait
 from tailrace.errors import ProcessorError
-from tailrace.kinds import Kind
-from tailrace.processors.declared import UNDECLARED, Declared
+from tailrace.processors.declared import Declared, DeclaresColumns
 from tailrace.processors.outcome import Outcome, applied
-from tailrace.schema import Column, TableSchema
+from tailrace.schema import TableSchema
 
 PIECE_ROWS = 1_000
 """Changes that a call of user code gets, at most."""
@@ -43,7 +41,7 @@ class UserError(Exception):
         self.reason, self.code, self.said = reason, code, said
 
 
-class ForTables(Processor):
+class ForTables(DeclaresColumns):
     """A processor that some tables go through, and that may add columns to them."""
 
     tables: Annotated[
@@ -54,31 +52,11 @@ class ForTables(Processor):
             examples=[["shop.orders", "billing.*"]],
         ),
     ] = ()
-    columns: Annotated[
-        dict[str, str] | None,
-        Field(
-            description="The columns it adds or whose kind it changes, by name: needed before tables of a lake, `{}` "
-            "for none. Absent: nobody knows before it ran.",
-            examples=[{"priority": "text", "tax": "decimal(12,2)"}],
-        ),
-    ] = None
-
-    @field_validator("columns")
-    @classmethod
-    def _of_known_kinds(cls, columns: dict[str, str] | None) -> dict[str, str] | None:
-        for text in (columns or {}).values():
-            Kind.parse(text)
-        return columns
 
     def concerns(self, schema: str, table: str) -> bool:
         """Whether changes of a table go through it."""
         names = (f"{schema}.{table}", table)
         return not self.tables or any(fnmatchcase(name, pattern) for pattern in self.tables for name in names)
-
-    def declared(self) -> dict[str, Column]:
-        """The columns that it declares."""
-        kinds = (self.columns or {}).items()
-        return {name: Column(name, kind, kind=Kind.parse(kind)) for name, kind in kinds}
 
 
 class UserCode(ForTables, BatchProcessor):
@@ -93,20 +71,20 @@ class UserCode(ForTables, BatchProcessor):
         ),
     ] = False
     on_error: Annotated[
-        Literal["fail", "dlq", "skip"],
+        OnError | None,
         Field(
-            description="What follows when the code fails for a change: the sink stops (`fail`), or the change is "
-            "dropped and counted with the reason `error` (`skip`)."
+            description="What follows when the code fails for a change: the sink stops (`fail`), the change becomes a "
+            "dead letter (`dlq`, needs `journal`; not before tables of a lake), or it is dropped and counted with the "
+            "reason `error` (`skip`). Absent: `dlq` where the pipeline has a `journal` and the sink gets records, else "
+            "`fail`."
         ),
-    ] = "fail"
+    ] = None
 
-    @field_validator("on_error")
-    @classmethod
-    def _possible_today(cls, on_error: str) -> str:
-        if on_error == "dlq":
-            context = {"hint": "use `fail` or `skip`"}
-            raise PydanticCustomError("config.not_yet", "dead letters are planned and not there yet", context)
-        return on_error
+    def makes_letters(self) -> bool:
+        return self.on_error == "dlq"
+
+    def failing(self, on_error: OnError) -> Self:
+        return self if self.on_error is not None else self.model_copy(update={"on_error": on_error})
 
     def preserves(self) -> frozenset[Trait]:
         return frozenset({"key"}) if self.row_wise else frozenset()
@@ -118,12 +96,7 @@ class UserCode(ForTables, BatchProcessor):
     def shape(self, table: TableSchema) -> TableSchema | None:
         if not self.concerns(table.schema, table.table):
             return table
-        if self.columns is None:
-            return None
-        own = self.declared()
-        own[UNDECLARED] = Column(UNDECLARED, "json", kind=Kind("json"))
-        kept = tuple(_retyped(column, own.pop(column.name, None)) for column in table.columns)
-        return replace(table, columns=(*kept, *own.values()))
+        return self.gathering(table)
 
     def unsent(self, columns: Iterable[str], table: TableSchema) -> tuple[str, ...]:
         """Any declared column may have been made of one that was not sent."""
@@ -195,12 +168,16 @@ class _Step:
     def _failed(self, batch: pa.RecordBatch, place: int, error: UserError) -> Outcome:
         if self.processor.on_error == "skip":
             return Outcome(dropped={place: "error"})
+        if self.processor.on_error == "dlq" and self.place.set_aside is not None:
+            told = ProcessorError(error.code, f"'{self.processor.id}' {error.reason}")
+            self.place.set_aside(Failed(self.processor.id, batch.slice(place, 1), told))
+            return Outcome(dropped={place: DEAD_LETTER})
         said = f": {error.said}" if error.said and self.place.outspoken else ""
         row = {name: batch.column(name)[place].as_py() for name in ("schema", "table", "op", "seq")}
         raise ProcessorError(
             error.code,
             f"'{self.processor.id}' {error.reason}{said}",
-            hint="`tailrace test` shows more; `on_error: skip` drops such changes, counted",
+            hint="`tailrace test` shows more; `on_error` may set such changes aside, or drop them, counted",
             where=f"{row['schema']}.{row['table']}, {row['op']} at offset {row['seq']}",
         ) from None
 
@@ -222,10 +199,6 @@ def _pieces(batch: pa.RecordBatch, places: Sequence[int]) -> Iterator[Piece]:
         weight += size
     if piece:
         yield tuple(piece)
-
-
-def _retyped(column: Column, declared: Column | None) -> Column:
-    return column if declared is None else replace(column, type=declared.type, kind=declared.kind)
 
 
 def taken(batch: pa.RecordBatch, piece: Piece) -> pa.RecordBatch:

@@ -21,7 +21,6 @@ Today = Mapping[str, tuple[object, ...]]
 
 SPEC: Today = {
     "connection_policy": (),
-    "journal": (),
     "schema_sensing": (),
 }
 BATCH: Today = {"max_inflight": (1,)}

@@ -48,7 +48,8 @@ class RedisSink(RecordSink):
     none, as with `set` of a row, the key is deleted. A truncate does not name its rows: see `truncates`.
 
     A record that is refused keeps no other back. Where the sink stops for it and a later attempt can write it, it is
-    added then, once; a key has the newest version of its row in any case.
+    added then, once; a key has the newest version of its row in any case. The same goes for dead letters that are
+    delivered again.
 
     Marks are keys whose names begin with `tailrace:`. A `key` or `stream` that a change cannot fill is
     `sink.unroutable`; a text larger than the server takes is `sink.rejected`.
@@ -152,6 +153,10 @@ class RedisSink(RecordSink):
         """What `uri` says."""
         return parse_address(self.uri.get_secret_value())
 
+    @property
+    def keeps(self) -> Literal["events", "state"]:  # type: ignore[override]
+        return "events" if self.mode == "stream" else "state"
+
     def columns(self) -> tuple[str, ...]:
         common = ("seq", "schema", "table", "key", "position", "event_id")
         return common if self.mode == "stream" else (*common, "op", "after", "unchanged")
@@ -195,9 +200,12 @@ class RedisSink(RecordSink):
     def open(self, delivery: Delivery, span: Span, task: int) -> RedisWriter:
         mark = self._mark(delivery, span.log_id)
         form = self._form(mark.removeprefix("tailrace:"))
-        return RedisWriter(self.id, self.access(delivery), form, _refused_key(mark), self.batch_timeout_secs)
+        refused, patience = _refused_key(mark), self.batch_timeout_secs
+        return RedisWriter(self.id, self.access(delivery), form, refused, patience, letters=bool(span.letters))
 
     def commit(self, delivery: Delivery, span: Span, receipts: list[str]) -> None:
+        if span.letters:
+            return
         with connected(self.access(delivery), self.id) as servers:
             mark = self._mark(delivery, span.log_id)
             servers.finish(mark, span.end, _refused_key(mark))

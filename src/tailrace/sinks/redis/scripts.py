@@ -5,8 +5,8 @@ that it leaves. Changes below the stored mark are not written again, so a repeat
 given up, adds nothing. A call that builds on a mark which is not there yet, because the call before it failed, writes
 nothing and says so (-1): what it carries must not pass what is missing.
 
-Late are changes that an earlier attempt at the batch refused, and this one does not. Marks have passed them. As entries
-they are remembered by their ids, so that they are added once too.
+Late are changes that an earlier attempt at the batch refused, and this one does not, and dead letters that are
+delivered again. Marks have passed them. As entries they are remembered by their ids, so that they are added once too.
 
 A script that fails keeps what it wrote before. So the mark is written once as it is, before anything else: a server
 that takes no writes (no memory, read only, no right to it) says so there.

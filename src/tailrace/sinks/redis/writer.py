@@ -67,13 +67,15 @@ class RedisWriter:
     share a mark are a chain: each names the mark that the one before it leaves.
 
     Marks pass rows that are refused. Those are in the set `refused` until the batch is committed, so that a later
-    attempt, which may be able to write them, knows that nobody did."""
+    attempt, which may be able to write them, knows that nobody did. With `letters` all rows are dead letters that are
+    delivered again: they move no mark."""
 
     sink: str
     access: Access
     form: Form
     refused: str
     patience: float
+    letters: bool = False
     _marks: dict[str, int] = field(default_factory=dict)
     _calls_sent: int = 0
     _refused_before: frozenset[str] | None = None
@@ -93,8 +95,8 @@ class RedisWriter:
     def _send(self, servers: Servers, window: pa.RecordBatch) -> list[Rejected]:
         content = self.form.content(window, servers.largest, self.access.cluster)
         errors = content.refused()
-        ids: list[str] = window.column("event_id").to_pylist()
-        before = self._refuse(servers, [ids[row] for row in errors])
+        ids: list[Any] = window.column("event_id").to_pylist()
+        before = frozenset(ids) if self.letters else self._refuse(servers, [ids[row] for row in errors])
         late = content.late(np.array([each in before for each in ids], dtype=bool), self._late_names)
         rows = np.delete(np.arange(window.num_rows), list(errors))
         groups = list(content.groups(rows))
@@ -122,7 +124,7 @@ class RedisWriter:
         rows = group.rows[(offsets[group.rows] >= self._marks[group.mark]) | late[group.rows]]
         for first, last in pieces(offsets[rows], sizes[rows], _PIECE_ROWS, _PIECE_BYTES):
             mark, mine = self._marks[group.mark], rows[first:last]
-            end = max(mark, int(offsets[mine[-1]]) + 1)
+            end = mark if self.letters else max(mark, int(offsets[mine[-1]]) + 1)
             yield content.call(group, mine, late[mine], mark, end)
             self._marks[group.mark] = end
 
