@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.machine import java
-from tailrace.testing.servers import KafkaBroker, PostgresServer, RedisServer
+from tailrace.testing.servers import (
+    HttpEndpoint,
+    KafkaBroker,
+    KinesisServer,
+    NatsServer,
+    PostgresServer,
+    RedisServer,
+    SeaweedServer,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,6 +116,30 @@ def kafka() -> Iterator[KafkaBroker]:
 def redis() -> Iterator[RedisServer]:
     """It takes texts of 16 MiB."""
     with RedisServer(proto_max_bulk_len="16mb") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kinesis() -> Iterator[KinesisServer]:
+    with KinesisServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def endpoint() -> Iterator[HttpEndpoint]:
+    with HttpEndpoint() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def nats() -> Iterator[NatsServer]:
+    with NatsServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def seaweed() -> Iterator[SeaweedServer]:
+    with SeaweedServer() as server:
         yield server
 
 

@@ -22,7 +22,8 @@ from tailrace.registry import ENCODERS, PROCESSORS
 
 @dataclass(frozen=True)
 class Span:
-    """A half-open range `[start, end)` of offsets of one log: what a micro-batch delivers.
+    """A half-open range `[start, end)` of offsets of one log: what a micro-batch delivers. `began` is where the sink's
+    first batch began: whoever starts behind it has delivered before.
 
     With `letters`, which are event ids, it is no range but these dead letters, delivered again: whatever mark the sink
     keeps does not concern them, and stays where it is."""
@@ -31,6 +32,7 @@ class Span:
     start: int
     end: int
     letters: tuple[str, ...] = ()
+    began: int = field(default=0, compare=False)
 
 
 def never() -> bool:
@@ -40,7 +42,8 @@ def never() -> bool:
 
 @dataclass(frozen=True)
 class Delivery:
-    """Whose delivery it is. `pipeline` is its name; together with the sink's id it names marks and producers.
+    """Whose delivery it is. `pipeline` is its name; together with the sink's id it names marks and producers. `run` is
+    another one for every start of the pipeline, the same for what a start tries again.
 
     `ending` tells whether the run drains. Whoever waits for a server asks it, and then gives up within a few seconds,
     with `sink.unavailable`: the batch comes again with the next run. It does not travel; a task has one of its own."""
@@ -49,9 +52,10 @@ class Delivery:
     tenant: str
     source: str
     ending: Callable[[], bool] = field(default=never, compare=False, repr=False)
+    run: str = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Delivery, (self.pipeline, self.tenant, self.source)
+        return Delivery, (self.pipeline, self.tenant, self.source, never, self.run)
 
 
 @dataclass(frozen=True)
@@ -194,6 +198,10 @@ class Sink(Model, ABC):
         """What to wait for before a batch is cut, for sinks that prefer few large commits."""
         return None
 
+    def batch_events(self) -> int | None:
+        """The most changes it takes in a batch, where that is fewer than the pipeline's; None: as the pipeline says."""
+        return None
+
     def snapshot_batches(self) -> int:
         """How many batches' worth of rows of a snapshot it takes in one batch."""
         return 1
@@ -286,6 +294,11 @@ class RecordSink(Sink):
     def prepare(self, delivery: Delivery) -> None:
         """Once on the driver, before the first batch: check reachability, create what is missing, finish an
         interrupted commit. Raises `SinkError("sink.unavailable")` where waiting can help."""
+
+    def warnings(self, delivery: Delivery) -> tuple[str, ...]:
+        """What somebody should know about the target, as its status says it. Asked once, right after `prepare`; raises
+        what that raises."""
+        return ()
 
     def mark(self, delivery: Delivery, log_id: str) -> int:
         """The offset below which this sink already holds every change of the log; 0 where it keeps no mark."""

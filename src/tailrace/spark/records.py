@@ -64,6 +64,7 @@ class RecordCarrier(Carrier):
     ) -> None:
         """Makes the sink ready: raises what `sink.prepare` raises."""
         sink.prepare(delivery)
+        self._told = sink.warnings(delivery)
         self._sink, self._delivery, self._tasks = sink, delivery, tasks
         self._sharding = None if key is None else ValueSharding(key)
         self._source, self._log_path, self._writing = source, log_path, state_dir / "writing.lock"
@@ -98,7 +99,7 @@ class RecordCarrier(Carrier):
         if mark > span.start:  # what a sink calls the span must not stand before what it has
             span = replace(span, start=mark)
         session = frame.sparkSession
-        session.sparkContext.setLocalProperty(SPAN, json.dumps([span.log_id, span.start, span.end]))
+        session.sparkContext.setLocalProperty(SPAN, json.dumps([span.log_id, span.start, span.end, (), span.began]))
         if self._desk is not None:
             self._desk.begin()
         outcomes = self._deliver(session, span) if self._plans_once else self._deliver_frame(frame, span)
@@ -115,7 +116,7 @@ class RecordCarrier(Carrier):
         return taken
 
     def warnings(self) -> tuple[str, ...]:
-        return () if self._sharding is None else self._sharding.warnings()
+        return self._told if self._sharding is None else self._told + self._sharding.warnings()
 
     def rows_of(self, letters: Sequence[KeptLetter]) -> dict[int, Rerun]:
         """What the log's changes of these letters are behind the chain of now, by number; between batches. Raises

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from dataclasses import asdict, replace
 
 from pyspark.sql import SparkSession
@@ -25,6 +26,8 @@ from tailrace.supervisor.status import DebtStatus, DropStatus, SinkState, SinkSt
 
 WATCH_S = 0.2
 DRAIN_S = 120.0
+LONGEST_WISH_S = 600.0
+"""For how long a server may ask to be left alone (`TailraceError.retry_after`)."""
 UNKNOWN = -1
 """The offset of a sink whose query has not begun."""
 BOUND_WARNING_BATCHES = 10
@@ -53,6 +56,7 @@ class SinkRunner(threading.Thread):
         self._backoff = platform.retry.backoff(sink.retry)
         self._letters = letters if isinstance(sink, RecordSink) else None
         self._halt = threading.Event()
+        self._run_id = uuid.uuid4().hex
         self._query: Query | None = None
         self._care: Care | None = None
         self._missed: Missed | None = None
@@ -132,7 +136,8 @@ class SinkRunner(threading.Thread):
         if self._halt.is_set():
             return
         document = self._document
-        delivery = Delivery(document.name, document.metadata.tenant, document.source_id, self._halt.is_set)
+        names = (document.name, document.metadata.tenant, document.source_id)
+        delivery = Delivery(*names, self._halt.is_set, self._run_id)
         self._query = query = start_query(
             self._spark,
             self._layout.log(self.source_id),
@@ -201,7 +206,12 @@ class SinkRunner(threading.Thread):
             self._state = "failed"
             return
         self._state = "waiting"
-        self._halt.wait(self._backoff.next())
+        self._halt.wait(pause_s(self._backoff.next(), error))
+
+
+def pause_s(back_off: float, error: TailraceError) -> float:
+    """Seconds until the next try: our own back-off, or what the server asked for where that is longer."""
+    return max(back_off, min(error.retry_after or 0.0, LONGEST_WISH_S))
 
 
 class _Pressure:
