@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.machine import java
-from tailrace.testing.servers import HttpEndpoint, KafkaBroker, KinesisServer, NatsServer, PostgresServer, SeaweedServer
+from tailrace.testing.servers import (
+    HttpEndpoint,
+    KafkaBroker,
+    KinesisServer,
+    NatsServer,
+    PostgresServer,
+    RedisServer,
+    SeaweedServer,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,6 +110,13 @@ def postgres(postgres_server: Callable[[int], PostgresServer]) -> PostgresServer
 def kafka() -> Iterator[KafkaBroker]:
     with KafkaBroker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[RedisServer]:
+    """It takes texts of 16 MiB."""
+    with RedisServer(proto_max_bulk_len="16mb") as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

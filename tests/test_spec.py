@@ -165,7 +165,7 @@ class TestPipeline:
             ("tables:", "table:", ("config.unknown_key", "spec.source.config.table", 11), "`tables`"),
             ("type: pond", "type: pont", ("config.unknown_type", "spec.source.type", 7), "`pond`"),
             ("type: pond", "type: mysql", ("config.not_yet", "spec.source.type", 7), "postgres"),
-            ("type: pipe", "type: redis", ("config.not_yet", "spec.sinks[0].type", 13), "kafka"),
+            ("type: pipe", "type: pubsub", ("config.not_yet", "spec.sinks[0].type", 13), "kafka"),
             ("type: pipe", "typ: pipe", ("config.missing_key", "spec.sinks[0].type", 13), "type"),
             (
                 "source.table",
@@ -182,7 +182,7 @@ class TestPipeline:
         assert problems[told].file.endswith("pipeline.yaml")
 
     def test_an_unknown_type_is_one_problem_whatever_its_config_holds(self, refused: Refused) -> None:
-        [problem] = refused(SHOP.replace("type: pipe", "type: redis").replace("topic:", "stream:"))
+        [problem] = refused(SHOP.replace("type: pipe", "type: pubsub").replace("topic:", "stream:"))
         assert problem.path == "spec.sinks[0].type"
 
     def test_the_type_may_come_from_a_variable(self, load: Load) -> None:

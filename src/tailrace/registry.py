@@ -82,6 +82,7 @@ SINKS = Shelf(
         "kafka": "tailrace.sinks.kafka:KafkaSink",
         "kinesis": "tailrace.sinks.kinesis:KinesisSink",
         "nats": "tailrace.sinks.nats:NatsSink",
+        "redis": "tailrace.sinks.redis:RedisSink",
         "s3": "tailrace.sinks.file.s3:S3Sink",
         "webhook": "tailrace.sinks.http:HttpSink",
     },
@@ -92,7 +93,7 @@ SINKS = Shelf(
             "opensearch",
             "postgres",
         }
-        | {"pubsub", "redis"}
+        | {"pubsub"}
     ),
 )
 

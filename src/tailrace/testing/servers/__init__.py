@@ -27,6 +27,7 @@ __all__ = [
     "NatsServer",
     "PostgresServer",
     "PostgresStandby",
+    "RedisServer",
     "SeaweedServer",
     "SecureKafkaBroker",
     "fetch_jars",

@@ -11,11 +11,13 @@ from tailrace.testing.servers import PostgresServer
 from tailrace.testing.servers.kafka import fetch_kafka
 from tailrace.testing.servers.nats import nats_program
 from tailrace.testing.servers.postgres_binaries import MAJORS, installation
+from tailrace.testing.servers.redis import redis_program
 
 
 def fetch() -> None:
     fetch_kafka()
     nats_program()
+    redis_program()
     for major in MAJORS:
         installation(major).program("postgres")
 
