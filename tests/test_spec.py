@@ -288,12 +288,12 @@ class TestPlanned:
         assert problem.path == f"spec.source.config.{key.partition(':')[0]}"
 
     def test_values_that_change_nothing_are_accepted(self, load: Load) -> None:
-        text = SHOP + "        exactly_once: false\n        encoding: json\n"
+        text = SHOP + "        encoding: json\n"
         text += "  processors: []\n  batch: {max_inflight: 1}\n"
         assert load(text) == load(SHOP)
 
     def test_is_reported_beside_everything_else(self, refused: Refused) -> None:
-        text = SHOP.replace("topic:", "topik:").replace("${DSN}", "${NOPE}") + "  commit_policy: {}\n"
+        text = SHOP.replace("topic:", "topik:").replace("${DSN}", "${NOPE}") + "  connection_policy: {}\n"
         assert [problem.code for problem in refused(text)] == [
             "config.missing_variable",
             "config.missing_key",
@@ -427,9 +427,9 @@ class TestSchema:
         validator = Draft202012Validator(schema)
         document = load_pipelines([write(SHOP)], ENVIRON)[0].model_dump(mode="json", by_alias=True)
         assert list(validator.iter_errors(document)) == []
-        document["spec"]["sinks"][0]["config"]["exactly_once"] = False
+        document["spec"]["sinks"][0]["config"]["encoding"] = "json"
         assert list(validator.iter_errors(document)) == []
-        document["spec"]["sinks"][0]["config"]["exactly_once"] = True
+        document["spec"]["sinks"][0]["config"]["encoding"] = "avro"
         assert list(validator.iter_errors(document)) != []
 
     def test_knows_every_connector(self) -> None:
