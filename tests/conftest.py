@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.machine import java
-from tailrace.testing.servers import KafkaBroker, KinesisServer, NatsServer, PostgresServer
+from tailrace.testing.servers import HttpEndpoint, KafkaBroker, KinesisServer, NatsServer, PostgresServer, SeaweedServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,8 +111,20 @@ def kinesis() -> Iterator[KinesisServer]:
 
 
 @pytest.fixture(scope="session")
+def endpoint() -> Iterator[HttpEndpoint]:
+    with HttpEndpoint() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def nats() -> Iterator[NatsServer]:
     with NatsServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def seaweed() -> Iterator[SeaweedServer]:
+    with SeaweedServer() as server:
         yield server
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,18 @@ from confluent_kafka import Consumer
 from tailrace.spec import load_pipelines, load_platform
 from tailrace.supervisor.trial import Trial
 from tailrace.supervisor.trial.samples import from_file
-from tailrace.testing.servers import KafkaBroker, PostgresServer
+from tailrace.testing.servers import HttpEndpoint, KafkaBroker, PostgresServer
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PIPELINES = sorted(file for file in EXAMPLES.glob("*.yaml") if file.name != "platform.yaml")
-ENVIRON = {"DSN": "postgresql://cdc@localhost/shop", "KAFKA": "localhost:9092"}
+ENVIRON = {
+    "DSN": "postgresql://cdc@localhost/shop",
+    "KAFKA": "localhost:9092",
+    "HOOK": "http://localhost/x",
+    "HOOK_SECRET": "s",
+}
 
+HOOK, HOOK_SECRET = "/examples", "shared by both sides"
 SHOP = (
     "CREATE TABLE customers (id bigint PRIMARY KEY, name text)",
     "CREATE TABLE orders (id bigint PRIMARY KEY, total numeric(10, 2), tags text[])",
@@ -33,15 +40,18 @@ SHOP = (
     "SELECT pg_create_logical_replication_slot('tailrace_shop', 'pgoutput')",
     "INSERT INTO customers VALUES (1, 'Grace')",
     "INSERT INTO orders VALUES (1, 12.50, '{a,b}'), (2, 3, NULL)",
-    "UPDATE orders SET total = 13 WHERE id = 1",
+    "UPDATE orders SET total = 1300 WHERE id = 1",
     "DELETE FROM orders WHERE id = 2",
 )
 ORDERS = [
     ("c", {"id": 1, "total": "12.50", "tags": ["a", "b"]}),
     ("c", {"id": 2, "total": "3.00", "tags": None}),
-    ("u", {"id": 1, "total": "13.00", "tags": ["a", "b"]}),
+    ("u", {"id": 1, "total": "1300.00", "tags": ["a", "b"]}),
     ("d", None),
 ]
+ORDER = ["entity:order", "enriched"]
+TAGS = [ORDER, ORDER, ["entity:order", "priority:high", "enriched"], ORDER]
+"""What the script of `enrich.yaml` says of each."""
 
 
 @pytest.mark.parametrize("example", PIPELINES, ids=lambda file: file.stem)
@@ -85,10 +95,11 @@ class Ran:
     home: Path
     output: str
     brokers: str
+    endpoint: HttpEndpoint
 
 
 @pytest.fixture(scope="module")
-def ran(kafka: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
+def ran(kafka: KafkaBroker, endpoint: HttpEndpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
     home = tmp_path_factory.mktemp("examples")
     with PostgresServer() as server:
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
@@ -98,14 +109,20 @@ def ran(kafka: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         done = subprocess.run(
             [*command, "--platform-config", str(EXAMPLES / "platform.yaml")],
             cwd=home,
-            env={**os.environ, "DSN": server.dsn(), "KAFKA": kafka.bootstrap},
+            env={
+                **os.environ,
+                "DSN": server.dsn(),
+                "KAFKA": kafka.bootstrap,
+                "HOOK": f"{endpoint.url}{HOOK}",
+                "HOOK_SECRET": HOOK_SECRET,
+            },
             capture_output=True,
             text=True,
             check=False,
             timeout=170,
         )
         assert done.returncode == 0, done.stderr
-        yield Ran(home, done.stdout, kafka.bootstrap)
+        yield Ran(home, done.stdout, kafka.bootstrap, endpoint)
 
 
 def test_console(ran: Ran) -> None:
@@ -140,6 +157,63 @@ def test_fan_out(ran: Ran) -> None:
     assert sorted(events) == sorted(
         f"com.example.shop.{kind}" for kind in ("created", "created", "created", "updated", "deleted")
     )
+
+
+def test_enrich(ran: Ran) -> None:
+    """One script, and its records in three shapes."""
+    wrapped = [value["payload"] for _, value in consume(ran.brokers, "orders.cdc", 1 + len(ORDERS))]
+    assert in_order(wrapped) == [(op, after, tags) for (op, after), tags in zip(ORDERS, TAGS, strict=True)]
+    assert [each["tags"] for each in wrapped if each["source"]["table"] == "customers"] == [["enriched"]]
+    [file] = (ran.home / "cache" / "public.orders").glob("*/*.jsonl")
+    plain = [json.loads(line) for line in file.read_text().splitlines()]
+    by_id = {each["event_id"]: each for each in wrapped}
+    assert plain == [by_id[each["event_id"]] for each in plain]
+    events = {event["id"]: event for _, event in consume(ran.brokers, "orders.events", 1 + len(ORDERS))}
+    assert events.keys() == by_id.keys()
+    kinds = {"c": "created", "u": "updated", "d": "deleted"}
+    for number, record in by_id.items():
+        table = f"public.{record['source']['table']}"
+        assert events[number]["data"] == {name: record[name] for name in ("before", "after", "op")}
+        assert events[number]["type"] == f"com.acme.orders.{kinds[record['op']]}"
+        assert (events[number]["source"], events[number]["subject"]) == (f"tailrace/orders-enriched/{table}", table)
+
+
+def in_order(records: list[dict[str, Any]]) -> list[tuple[str, Any, list[str]]]:
+    """Those of orders, as they stand in the log: partitions mix them."""
+    orders = [each for each in records if each["source"]["table"] == "orders"]
+    orders.sort(key=lambda each: (each["source"]["lsn"], each["transaction"]["total_order"]))
+    return [(each["op"], each["after"], each["tags"]) for each in orders]
+
+
+def test_webhook(ran: Ran) -> None:
+    requests = ran.endpoint.requests(f"{HOOK}/orders")
+    events = [event for request in requests for event in json.loads(request.body)]
+    by_row = {n: [event["data"]["op"] for event in events if row_of(event["data"])["id"] == n] for n in (1, 2)}
+    assert by_row == {1: ["c", "u"], 2: ["c", "d"]}
+    assert {request.headers["x-table"] for request in requests} == {"public.orders"}
+    is_genuine = verifier_of_the_guide()
+    for request in ran.endpoint.requests(HOOK):
+        signature, body = request.headers["x-tailrace-signature"], request.body.encode()
+        assert is_genuine(HOOK_SECRET, signature, body)
+        assert not is_genuine(HOOK_SECRET, signature, body + b" ")
+        assert not is_genuine("another", signature, body)
+        assert not is_genuine(HOOK_SECRET, signature, body, tolerance_s=-1)
+
+
+def verifier_of_the_guide() -> Callable[..., bool]:
+    """`is_genuine`, as `docs/guides/http.md` has it."""
+    [code] = re.findall(
+        r"```python\n(.*?)```", (EXAMPLES.parent / "docs" / "guides" / "http.md").read_text(), re.DOTALL
+    )
+    names: dict[str, Any] = {}
+    exec(code, names)
+    found: Callable[..., bool] = names["is_genuine"]
+    return found
+
+
+def row_of(images: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = images["after"] or images["before"]
+    return found
 
 
 def key_of(value: dict[str, Any]) -> int:

@@ -21,7 +21,6 @@ Today = Mapping[str, tuple[object, ...]]
 
 SPEC: Today = {
     "connection_policy": (),
-    "journal": (),
     "schema_sensing": (),
 }
 BATCH: Today = {"max_inflight": (1,)}
@@ -34,9 +33,12 @@ _RECORD_SINK: Today = {"encoding": ("json", {"type": "json"})}
 SINK: Mapping[str, Today] = {
     "console": _RECORD_SINK,
     "file": _RECORD_SINK,
-    "kafka": {**_RECORD_SINK, "exactly_once": (False,)},
+    "http": _RECORD_SINK,
+    "kafka": _RECORD_SINK,
     "kinesis": _RECORD_SINK,
     "nats": _RECORD_SINK,
+    "s3": _RECORD_SINK,
+    "webhook": _RECORD_SINK,
 }
 
 
