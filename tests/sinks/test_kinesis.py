@@ -202,6 +202,7 @@ def test_an_answer_that_is_lost_repeats_the_batch_in_order(kinesis: KinesisServe
     assert by_key(values(kinesis, sink.stream_name)) == {key: [0, 0, 1, 2] for key in range(3)}
 
 
+@pytest.mark.slow
 def test_calls_keep_to_the_limits(kinesis: KinesisServer) -> None:
     with KinesisProxy(kinesis, lambda value: None) as proxy:
         sink = kinesis_sink(kinesis, endpoint=proxy.endpoint)
@@ -276,6 +277,7 @@ def own() -> Iterator[KinesisServer]:
         yield server
 
 
+@pytest.mark.slow
 def test_wrong_credentials_stop(own: KinesisServer) -> None:
     """Of a user that may do everything with streams, and of nobody."""
     iam = boto3.client(
@@ -330,6 +332,7 @@ def test_no_credentials_stop(kinesis: KinesisServer, monkeypatch: pytest.MonkeyP
         assert failure.value.code == "sink.refused"
 
 
+@pytest.mark.slow
 def test_tls(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path, "authority"), Authority(tmp_path, "other")
     mine = authority.sign("server", "IP:127.0.0.1")
@@ -362,6 +365,7 @@ def test_a_frozen_service_is_a_wait(own: KinesisServer) -> None:
     assert by_key(values(own, sink.stream_name))[0][-3:] == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_does_not_wait_for_a_stream_that_takes_nothing(kinesis: KinesisServer) -> None:
     with KinesisProxy(kinesis, lambda value: OVER) as proxy:
         sink = kinesis_sink(kinesis, endpoint=proxy.endpoint, send_timeout_secs=3600)

@@ -235,6 +235,7 @@ def test_a_batch_that_takes_too_long_is_given_up(nats: NatsServer) -> None:
     assert "batch_timeout_secs" in error.message
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_does_not_wait_for_a_server_that_says_nothing(own: NatsServer) -> None:
     sink = nats_sink(own, send_timeout_secs=FOREVER, connect_timeout_secs=FOREVER, batch_timeout_secs=FOREVER)
     sink.prepare(DELIVERY)
