@@ -30,6 +30,7 @@ from tailrace.testing.suites.sinks import (
     versions,
     write,
 )
+from tailrace.testing.waiting import eventually
 from tests.capture.postgres.authority import Authority
 
 BUCKET = "tailrace"
@@ -285,9 +286,19 @@ def test_a_storage_that_is_away_or_frozen_is_a_wait(storage: SeaweedServer, monk
         storage.start()
     monkeypatch.setattr(bucket, "_READ_S", 20.0)
     monkeypatch.setattr(bucket, "_clients", {})
-    sink.prepare(DELIVERY)
-    deliver(sink, versions(8, keys=2, rounds=2))
+    eventually(lambda: is_delivered(sink, versions(8, keys=2, rounds=2)), 60)
     assert sorted(json.loads(line)["seq"] for line in lines(storage, sink)) == list(range(12))
+
+
+def is_delivered(sink: S3Sink, changes: list[Change]) -> bool:
+    """An attempt as the driver makes it: a storage that has just started may not have all of itself yet."""
+    try:
+        sink.prepare(DELIVERY)
+        deliver(sink, changes)
+    except SinkError as error:
+        assert error.code == "sink.unavailable", error
+        return False
+    return True
 
 
 def code_of(sink: S3Sink) -> str:
