@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 from tailrace.changelog import LogReader
@@ -156,7 +157,7 @@ class LetterService:
                     sink,
                     self._delivery(),
                     self._log_path,
-                    lambda offset=offset: contextlib.nullcontext(offset),  # type: ignore[misc]
+                    partial(contextlib.nullcontext, offset),
                     rerun,
                 )
                 redelivery.carry_out(replay, _wait)
