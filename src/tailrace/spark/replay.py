@@ -24,7 +24,7 @@ from tailrace.control.journal import Journal, KeptLetter, LetterFilter, LetterPl
 from tailrace.control.replays import ChosenLetter, Outcome, Replay, Replays, Verdict
 from tailrace.errors import Action, SinkError, SparkError, TailraceError, decide
 from tailrace.failpoints import failpoint
-from tailrace.spark.letters import Breaker, Rerun, hold_log
+from tailrace.spark.letters import Breaker, Rerun, for_writer, hold_log, plain
 
 PIECE = 100
 """Letters that are delivered at once, at most."""
@@ -242,7 +242,7 @@ class Redelivery:
 
     def _written(self, span: Span, rows: Sequence[pa.RecordBatch]) -> Written:
         try:
-            return self.sink.open(self.delivery, span, 0).write(iter(rows))
+            return self.sink.open(self.delivery, span, 0).write(for_writer(row, self.sink) for row in rows)
         except TailraceError:
             raise
         except Exception as failure:
@@ -290,6 +290,7 @@ def _cut(places: Sequence[LetterPlace], size: int) -> Iterator[list[int]]:
 
 def _event_of(rejected: Rejected, batches: Sequence[tuple[KeptLetter, pa.RecordBatch]]) -> str:
     """Whose row was refused: the letter's, of which it was made."""
-    seq, event = (rejected.row.column(name)[0].as_py() for name in ("seq", "event_id"))
+    refused = plain(rejected.row)
+    seq, event = (refused.column(name)[0].as_py() for name in ("seq", "event_id"))
     same = [each.letter.event_id for each, row in batches if row.column("event_id")[0].as_py() == event]
     return same[0] if same else next(each.letter.event_id for each, _ in batches if each.letter.seq == seq)
