@@ -48,9 +48,9 @@ class _Picky:
         self._refuses = refuses
 
     def call(self, batch: Any, piece: Piece) -> Outcome:
-        for text in taken(batch, piece).column("after").to_pylist():
-            if json.loads(text)["n"] in self._refuses:
-                raise UserError("does not like it", said=text)
+        for row in taken(batch, piece).to_pylist():
+            if json.loads(row["after"])["n"] in self._refuses:
+                raise UserError("does not like it", said=row["after"])
         return Outcome()
 
 

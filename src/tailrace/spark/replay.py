@@ -211,7 +211,8 @@ class Redelivery:
         self, letters: Sequence[KeptLetter]
     ) -> tuple[dict[int, tuple[pa.RecordBatch, ...]], list[tuple[KeptLetter, tuple[str, str]]]]:
         """What the writer is given for each letter, and those that a processor failed for again."""
-        rows = {each.number: (unpacked(each.letter.row),) for each in letters if not each.letter.needs_log}
+        kept = [each for each in letters if not each.letter.needs_log]
+        rows: dict[int, tuple[pa.RecordBatch, ...]] = {each.number: (unpacked(each.letter.row),) for each in kept}
         of_log = [each for each in letters if each.letter.needs_log]
         if not of_log:
             return rows, []
