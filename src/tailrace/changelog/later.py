@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ class LaterChanges:
 
     def advance(self, end: int) -> None:
         """Take in the log up to `end`, as far as it goes."""
-        entries = iter(()) if self._tail is None else self._tail.entries()
+        entries: Iterator[manifest.Entry] = iter(()) if self._tail is None else self._tail.entries()
         while self._end < end and (entry := next(entries, None)) is not None:
             if isinstance(entry, Header):
                 self._enter(entry)

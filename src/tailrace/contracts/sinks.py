@@ -87,8 +87,8 @@ class Hold:
 
 class Writer(Protocol):
     """Lives in one Spark task, for one span. It gets the sink's columns as Arrow batches, in `seq` order per key.
-    There may be others beside them, for dead letters: it leaves those alone. Letters that are delivered again come in
-    the driver or in a command, on one thread at a time."""
+    Others beside them, whose names have a colon, are for dead letters: it leaves those alone. Letters that are
+    delivered again come in the driver or in a command, on one thread at a time."""
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         """Deliver every row, durably, before returning; a record that is refused keeps no other from being delivered.

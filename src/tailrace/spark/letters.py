@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from tailrace.change import CHANGES, event_id
 from tailrace.changelog import Holds, Owner
-from tailrace.contracts import Failed, Letter, OnError, Processor, Rejected, Span
+from tailrace.contracts import Failed, Letter, OnError, Processor, RecordSink, Rejected, Span
 from tailrace.contracts.letters import packed
 from tailrace.control.journal import Journal
 from tailrace.errors import SinkError
@@ -40,6 +40,9 @@ SYSTEMIC = 20
 """This many changes must be refused before the breaker looks at their share."""
 SHOWN = 3
 """How many reasons an error quotes."""
+
+_UNASKED = "letter:"
+"""How columns are called that a writer is given only for letters: whatever it looks for, it does not find them."""
 
 Key = tuple[str, str, str]
 """Schema, table and key of a row."""
@@ -120,7 +123,7 @@ class RefusalCount:
     reasons: list[str] = field(default_factory=list)
 
     def add(self, rejected: Rejected) -> None:
-        self.refused[int(rejected.row.column("schema_id")[0].as_py()), rejected.error.code] += 1
+        self.refused[int(plain(rejected.row).column("schema_id")[0].as_py()), rejected.error.code] += 1
         if len(self.reasons) < SHOWN:
             self.reasons.append(str(rejected.error))
 
@@ -178,8 +181,9 @@ class RefusedHere:
     def _write(self, rejected: Sequence[Rejected]) -> None:
         limit = self.rules.max_event_bytes
         for each in rejected:
-            letter = self._letter(each.row, each.error.code, str(each.error))
-            self.letters.append(letter if each.row.nbytes <= limit else _cut(letter, each.row))
+            row = plain(each.row)
+            letter = self._letter(row, each.error.code, str(each.error))
+            self.letters.append(letter if row.nbytes <= limit else _cut(letter, row))
         self._hold_behind(rejected)
         if self.letters:
             self.told.letters = len(self.letters)
@@ -309,6 +313,17 @@ def hold_log(journal: Journal, sink: str, log_id: str, log_path: Path, *, requir
         holds.let_go(HOLD)
     else:
         holds.hold(HOLD, needed)
+
+
+def for_writer(batch: pa.RecordBatch, sink: RecordSink) -> pa.RecordBatch:
+    """The batch as the sink's writer is given it: what it did not ask for has other names."""
+    asked = {*sink.columns(), *sink.routes(), *sink.routed(), "value"}
+    return batch.rename_columns([name if name in asked else _UNASKED + name for name in batch.schema.names])
+
+
+def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """What `for_writer` was given."""
+    return batch.rename_columns([name.removeprefix(_UNASKED) for name in batch.schema.names])
 
 
 def load_held(file: Path) -> dict[Key, int]:

@@ -367,8 +367,8 @@ class Query:
             for drop, number in drops.items():
                 dropped[Dropped(schemas[drop.schema_id].name, drop.processor, drop.reason)] += number
             skipped = self._progress.skipped
-            for (number, code), times in skips.items():
-                skipped[Skipped(schemas[number].name, code)] += times
+            for (number, code), records in skips.items():
+                skipped[Skipped(schemas[number].name, code)] += records
             self._progress = DeliveryProgress(span.end, self._progress.batches + 1, limits, tables, dropped, skipped)
 
 

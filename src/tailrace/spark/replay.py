@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -23,7 +24,7 @@ from tailrace.control.journal import Journal, KeptLetter, LetterFilter, LetterPl
 from tailrace.control.replays import ChosenLetter, Outcome, Replay, Replays, Verdict
 from tailrace.errors import Action, SinkError, SparkError, TailraceError, decide
 from tailrace.failpoints import failpoint
-from tailrace.spark.letters import Breaker, Rerun, hold_log
+from tailrace.spark.letters import Breaker, Rerun, for_writer, hold_log, plain
 
 PIECE = 100
 """Letters that are delivered at once, at most."""
@@ -73,6 +74,10 @@ class Judgement:
             return "supersede", reason
         return ("deliver", f"forced: {reason}") if self.forced else ("refuse", f"{reason}: deliver it with --force")
 
+    def before(self, letter: Letter) -> list[int]:
+        """The open letters of its key that come before it."""
+        return [place.number for place in self._open if _is_before(place, letter)]
+
     def _cannot(self, letter: Letter) -> str:
         in_log = letter.log_id == self.log_id and self._begins <= letter.seq
         if letter.needs_log and not in_log:
@@ -81,7 +86,7 @@ class Judgement:
         if lacks:
             return f"the sink now wants what the letter does not have: {', '.join(lacks)}"
         if letter.state == "held":
-            before = [place.number for place in self._open if _is_before(place, letter)]
+            before = self.before(letter)
             behind = next((number for number in before if number not in self.chosen), None)
             return "" if behind is None else f"it is held behind letter {behind}, which is not chosen"
         return ""
@@ -157,7 +162,7 @@ class Redelivery:
         ordered = [place for number, place in places.items() if number in {each.number for each in chosen}]
         size = PIECE if replay.rate is None else max(1, min(PIECE, math.ceil(replay.rate)))
         for numbers in _cut(ordered, size):
-            yield lambda breaker, numbers=numbers: self._deliver(replay, numbers, judgement, breaker)  # type: ignore[misc]
+            yield partial(self._deliver, replay, numbers, judgement)
 
     def _deliver(self, replay: Replay, numbers: Sequence[int], judgement: Judgement, breaker: Breaker) -> int:
         """One piece, between two batches. Returns how many letters went out."""
@@ -179,7 +184,7 @@ class Redelivery:
         """Behind a letter that stays open, one that is held stays too."""
         verdict, reason = judgement.of(kept.letter)
         if kept.letter.state == "held" and verdict == "deliver":
-            before = [place.number for place in judgement._open if _is_before(place, kept.letter)]
+            before = judgement.before(kept.letter)
             if before:
                 return "refuse", f"it is held behind letter {before[0]}"
         return verdict, reason
@@ -206,9 +211,8 @@ class Redelivery:
         self, letters: Sequence[KeptLetter]
     ) -> tuple[dict[int, tuple[pa.RecordBatch, ...]], list[tuple[KeptLetter, tuple[str, str]]]]:
         """What the writer is given for each letter, and those that a processor failed for again."""
-        rows: dict[int, tuple[pa.RecordBatch, ...]] = {
-            each.number: (unpacked(each.letter.row),) for each in letters if not each.letter.needs_log
-        }
+        kept = [each for each in letters if not each.letter.needs_log]
+        rows: dict[int, tuple[pa.RecordBatch, ...]] = {each.number: (unpacked(each.letter.row),) for each in kept}
         of_log = [each for each in letters if each.letter.needs_log]
         if not of_log:
             return rows, []
@@ -239,7 +243,7 @@ class Redelivery:
 
     def _written(self, span: Span, rows: Sequence[pa.RecordBatch]) -> Written:
         try:
-            return self.sink.open(self.delivery, span, 0).write(iter(rows))
+            return self.sink.open(self.delivery, span, 0).write(for_writer(row, self.sink) for row in rows)
         except TailraceError:
             raise
         except Exception as failure:
@@ -287,6 +291,7 @@ def _cut(places: Sequence[LetterPlace], size: int) -> Iterator[list[int]]:
 
 def _event_of(rejected: Rejected, batches: Sequence[tuple[KeptLetter, pa.RecordBatch]]) -> str:
     """Whose row was refused: the letter's, of which it was made."""
-    seq, event = (rejected.row.column(name)[0].as_py() for name in ("seq", "event_id"))
+    refused = plain(rejected.row)
+    seq, event = (refused.column(name)[0].as_py() for name in ("seq", "event_id"))
     same = [each.letter.event_id for each, row in batches if row.column("event_id")[0].as_py() == event]
     return same[0] if same else next(each.letter.event_id for each, _ in batches if each.letter.seq == seq)

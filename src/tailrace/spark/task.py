@@ -26,7 +26,7 @@ from tailrace.errors import SinkError, TailraceError
 from tailrace.machine.space import full_disk
 from tailrace.passage import pack
 from tailrace.spark.control import Control
-from tailrace.spark.letters import Refusals, RefusedHere
+from tailrace.spark.letters import Refusals, RefusedHere, for_writer, plain
 
 SPAN = "tailrace.span"
 """The property of a job that says which batch it delivers."""
@@ -122,12 +122,12 @@ class WriteTask:
             batch = here.passing(restored(whole))
             for number, count in _count(batch):
                 counts.setdefault(number, Count()).add(count)
-            yield batch.select(list(self.columns))
+            yield for_writer(batch.select(list(self.columns)), self.sink)
 
     def _discount(self, rejected: Sequence[Rejected], counts: dict[int, Count]) -> None:
         """What was refused was not delivered."""
         for each in rejected:
-            count = counts[each.row.column("schema_id")[0].as_py()]
+            count = counts[plain(each.row).column("schema_id")[0].as_py()]
             count.rows -= 1
             if count.bytes is not None:
                 sizes = _sizes(each.row)

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 from tailrace.changelog import LogReader
@@ -156,7 +157,7 @@ class LetterService:
                     sink,
                     self._delivery(),
                     self._log_path,
-                    lambda offset=offset: contextlib.nullcontext(offset),  # type: ignore[misc]
+                    partial(_nobody_else, offset),
                     rerun,
                 )
                 redelivery.carry_out(replay, _wait)
@@ -197,6 +198,12 @@ class LetterService:
         if newest is not None:
             return newest.offset
         return sink.mark(self._delivery(), LogReader(self._log_path).log_id)
+
+
+@contextlib.contextmanager
+def _nobody_else(offset: int) -> Iterator[int]:
+    """The turn of a sink that no process runs."""
+    yield offset
 
 
 def told(kept: KeptLetter) -> dict[str, Any]:

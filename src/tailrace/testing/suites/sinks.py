@@ -105,6 +105,15 @@ def batch_for(sink: RecordSink, changes: Iterable[Change]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
+def wider(batch: pa.RecordBatch, letter: Change) -> pa.RecordBatch:
+    """A dead letter's row: the batch with all columns of its change, as a query gives them to the writer."""
+    for name, value in letter.row().items():
+        if name not in batch.schema.names and (name in CHANGES.names or name == "event_id"):
+            kind = pa.string() if name == "event_id" else CHANGES.field(name).type
+            batch = batch.append_column(f"letter:{name}", pa.array([value], kind))
+    return batch
+
+
 def write(sink: RecordSink, changes: Sequence[Change], *, tasks: int = 2, span: Span | None = None) -> list[str]:
     """The tasks' half of a batch: each key in one task, in order. The receipts are what `commit` gets."""
     receipts, tasks = [], sink.tasks() or tasks
@@ -135,6 +144,8 @@ class SinkSuite:
     `absorbed` (it is there once) or `kept` (it is there twice, each time in order)."""
 
     repeats: ClassVar[Literal["absorbed", "kept"]]
+    notes_letters: ClassVar[bool] = False
+    """Whether its own commits say which dead letters were delivered again (`RecordSink.replayed`)."""
 
     @pytest.fixture
     def sink(self) -> RecordSink:
@@ -195,6 +206,24 @@ class SinkSuite:
         writer = sink.open(DELIVERY, Span(LOG, 0, 5), 0)
         sink.commit(DELIVERY, Span(LOG, 0, 5), [_receipt(writer.write(iter([])))])
         assert received() == []
+
+    def test_dead_letters_pass_by_the_mark(self, sink: RecordSink, received: Received) -> None:
+        """Their rows may have columns that the sink did not ask for."""
+        changes, letters = versions(0, keys=3, rounds=1), [Change(100, 8, 0), Change(101, 9, 0)]
+        sink.prepare(DELIVERY)
+        deliver(sink, changes)
+        mark = sink.mark(DELIVERY, LOG)
+        for letter in letters:
+            event = letter.row()["event_id"]
+            assert sink.replayed(DELIVERY, (event,)) == frozenset()
+            span = Span(LOG, letter.seq, letter.seq + 1, (event,))
+            writer = sink.open(DELIVERY, span, 0)
+            sink.commit(DELIVERY, span, [_receipt(writer.write(iter([wider(batch_for(sink, [letter]), letter)])))])
+            assert sink.replayed(DELIVERY, (event, "another")) == ({event} if self.notes_letters else set())
+        assert sink.mark(DELIVERY, LOG) == mark
+        following = versions(3, keys=3, rounds=1)
+        deliver(sink, following)  # a batch is none the worse for it
+        assert _by_key(received()) == _by_key(change.value for change in [*changes, *letters, *following])
 
     def test_a_process_that_is_killed_inside_a_batch(
         self, sink: RecordSink, received: Received, tmp_path: Path
