@@ -45,8 +45,9 @@ def broker(authority: Authority) -> Iterator[SecureKafkaBroker]:
 
 
 def sink_at(broker: SecureKafkaBroker, listener: str, **options: Any) -> KafkaSink:
-    given = {"id": "bus", "brokers": broker.listener(listener), "topic": topic(), "send_timeout_secs": 10, **options}
-    return KafkaSink.from_document(given)
+    name = topic()
+    where = {"id": name, "brokers": broker.listener(listener), "topic": name}
+    return KafkaSink.from_document({**where, "send_timeout_secs": 10, **options})
 
 
 def password(mechanism: str, password: str = PASSWORD) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -12,10 +13,10 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tailrace.errors import SinkError
 from tailrace.sinks.kafka.cluster import LAST_WAIT_S, NO_LOGIN, Cluster, gave_up, kafka_error
 
 _LOOK_S = 0.1
+_ANSWER_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -50,25 +51,32 @@ class Topics:
     def found(self) -> Any:
         """librdkafka's metadata of the cluster. Raises what `ensure` raises."""
         refusals: list[KafkaError] = []
-        try:
-            return self.cluster.admin(refusals).list_topics(timeout=self.cluster.patience)
-        except KafkaException as error:
-            raise self._trouble(error, refusals) from error
+        return self._answer(self.cluster.admin(refusals), refusals)
 
     def _ensure(self, names: Iterable[str]) -> None:
         refusals: list[KafkaError] = []
         admin = self.cluster.admin(refusals)
-        try:
-            known = admin.list_topics(timeout=self.cluster.patience).topics
-            missing = [name for name in names if name not in known]
-            if missing and self.make is not None:
+        known = self._answer(admin, refusals).topics
+        missing = [name for name in names if name not in known]
+        if missing and self.make is not None:
+            try:
                 self._create(admin, missing, self.make)
-        except KafkaException as error:
-            raise self._trouble(error, refusals) from error
+            except KafkaException as error:
+                raise kafka_error(error.args[0], "the cluster does not answer", self.cluster.sink) from error
 
-    def _trouble(self, error: KafkaException, refusals: list[KafkaError]) -> SinkError:
-        login = next((found for found in refusals if found.code() in NO_LOGIN), None)
-        return kafka_error(login or error.args[0], "the cluster does not answer", self.cluster.sink)
+    def _answer(self, admin: AdminClient, refusals: list[KafkaError]) -> Any:
+        """librdkafka knocks again where a login is refused, and only mentions why."""
+        since = time.monotonic()
+        while True:
+            try:
+                return admin.list_topics(timeout=min(self.cluster.patience, _ANSWER_S))
+            except KafkaException as error:
+                admin.poll(0)
+                login = next((found for found in refusals if found.code() in NO_LOGIN), None)
+                if login is not None or time.monotonic() - since > self.cluster.patience:
+                    raise kafka_error(
+                        login or error.args[0], "the cluster does not answer", self.cluster.sink
+                    ) from error
 
     def _create(self, admin: AdminClient, names: list[str], make: tuple[int, int]) -> None:
         wanted = [NewTopic(name, *make, config=dict(self.config)) for name in names]
