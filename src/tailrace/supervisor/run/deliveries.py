@@ -227,7 +227,8 @@ class _Pressure:
             self._batches, self._limited = progress.batches, progress.bound_limited
         if self._in_a_row < BOUND_WARNING_BATCHES:
             return ()
-        return ("every batch ends at its bound while more waits: raise spec.batch.max_events or max_bytes",)
+        raised = "raise spec.batch.max_events or max_bytes, or the sink's own bound"
+        return (f"every batch ends at its bound while more waits: {raised}",)
 
 
 def _sum(past: DeliveryProgress, now: DeliveryProgress) -> DeliveryProgress:
