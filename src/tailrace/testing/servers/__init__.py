@@ -17,6 +17,7 @@ from tailrace.testing.servers.kinesis import KinesisServer
 from tailrace.testing.servers.nats import NatsServer
 from tailrace.testing.servers.postgres import PostgresServer
 from tailrace.testing.servers.postgres_standby import PostgresStandby
+from tailrace.testing.servers.redis import RedisServer
 from tailrace.testing.servers.seaweed import SeaweedServer
 
 __all__ = [
