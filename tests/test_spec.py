@@ -273,7 +273,6 @@ class TestPlanned:
             ("  schema_sensing: {enabled: true}", "spec.schema_sensing"),
             ("  connection_policy: {}", "spec.connection_policy"),
             ("  batch: {max_inflight: 2}", "spec.batch.max_inflight"),
-            ("        exactly_once: true", "spec.sinks[0].config.exactly_once"),
             ("        encoding: {type: avro, url: x}", "spec.sinks[0].config.encoding"),
         ],
     )
