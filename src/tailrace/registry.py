@@ -79,6 +79,7 @@ SINKS = Shelf(
         "file": "tailrace.sinks.file:FileSink",
         "iceberg": "tailrace.sinks.iceberg:IcebergSink",
         "kafka": "tailrace.sinks.kafka:KafkaSink",
+        "postgres": "tailrace.sinks.postgres:PostgresSink",
     },
     frozenset(
         {
@@ -88,7 +89,6 @@ SINKS = Shelf(
             "kinesis",
             "nats",
             "opensearch",
-            "postgres",
         }
         | {"pubsub", "redis", "s3", "webhook"}
     ),

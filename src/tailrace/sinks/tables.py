@@ -83,6 +83,11 @@ class Log(Protocol):
         sink's columns."""
         ...
 
+    def batches(self, start: int, end: int, version: int, *, last: bool = False) -> Iterator[pa.RecordBatch]:
+        """The same changes, or the `last` of each key, with all their columns, here on the driver. They are in no
+        order."""
+        ...
+
     def read_rows(self, start: int, end: int, version: int, rows: TypedRows, portion: Portion) -> DataFrame | None:
         """The row images of a portion of those changes as typed columns. Whoever reads it fails where a value does not
         fit its column. None where processors before it want frames."""

@@ -37,6 +37,7 @@ SINK: Mapping[str, Today] = {
     "console": _RECORD_SINK,
     "file": _RECORD_SINK,
     "kafka": {**_RECORD_SINK, "exactly_once": (False,)},
+    "postgres": _RECORD_SINK,
 }
 
 
