@@ -35,7 +35,9 @@ class Model(BaseModel):
         if type(data) in models:
             return type(data)
         mode = data.get("mode") if isinstance(data, Mapping) else None
-        fitting = (each for each in models if len(models) > 1 and mode in get_args(each.model_fields["mode"].annotation))
+        fitting = (
+            each for each in models if len(models) > 1 and mode in get_args(each.model_fields["mode"].annotation)
+        )
         return next(fitting, models[0])
 
     @classmethod

@@ -37,7 +37,9 @@ class ConnectorEntry(Model):
         if key != "config":
             return super().kind_of(key, data)
         name = data.get("type")
-        return _model(cls.shelf, name, data.get("config")) if isinstance(name, str) and name in cls.shelf.names() else None
+        return (
+            _model(cls.shelf, name, data.get("config")) if isinstance(name, str) and name in cls.shelf.names() else None
+        )
 
     @field_validator("type")
     @classmethod
@@ -62,7 +64,8 @@ class ConnectorEntry(Model):
         """One alternative for each connector on the shelf, with the planned keys that are accepted today."""
         plain = handler.resolve_ref_schema(handler(core))
         alternatives = []
-        for name, model in ((name, each) for name in cls.shelf.names() for each in cls.shelf.load(name).alternatives()):
+        models = [(name, each) for name in cls.shelf.names() for each in cls.shelf.load(name).alternatives()]
+        for name, model in models:
             settings = handler.resolve_ref_schema(handler(model.__pydantic_core_schema__))
             planned = {key: {"enum": list(values)} for key, values in cls.planned.get(name, {}).items() if values}
             settings = {**settings, "properties": planned | settings["properties"]}

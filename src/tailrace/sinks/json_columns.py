@@ -32,8 +32,8 @@ def typed(images: pa.Array[Any], target: pa.Schema, documents: Sequence[str]) ->
 
 
 def texts(images: pa.Array[Any], names: Sequence[str], documents: Sequence[str]) -> list[pa.Array[Any]]:
-    """Each member as a column of texts: the characters of a string, and the JSON itself of all else, also of a string in
-    `documents`. Members that are missing or null are null."""
+    """Each member as a column of texts: the characters of a string, and the JSON itself of all else, also of a string
+    in `documents`. Members that are missing or null are null."""
     try:
         text, places = _bytes_of(images)
         spans = _spans(text, places, names)

@@ -172,9 +172,7 @@ class SparkLog:
             label = f"{start}-{end}-{version}-{last}-False"
             yield from self._chain.task.process(changes, self._raw_versions(), label)
 
-    def _in_tasks(
-        self, start: int, end: int, version: int, *, last: bool, portion: Portion | None = None
-    ) -> DataFrame:
+    def _in_tasks(self, start: int, end: int, version: int, *, last: bool, portion: Portion | None = None) -> DataFrame:
         """The changes, read and processed by tasks."""
         options = ReadOptions(
             str(self._path), tasks=self._tasks, start=start, end=end, version=version, last=last, log=self.log_id

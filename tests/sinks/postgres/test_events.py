@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
-import psycopg
 import pytest
 
-from tailrace.contracts import Span
-from tailrace.errors import SinkError
 from tailrace.sinks.postgres import PostgresEvents
-from tailrace.testing.failpoints import dies_at
 from tailrace.testing.servers import PostgresServer
 from tailrace.testing.servers.lifecycle import LocalServer
-from tailrace.testing.suites.sinks import DELIVERY, LOG, Change, Received, ServerSinkSuite, deliver, versions, write
+from tailrace.testing.suites.sinks import Received, ServerSinkSuite
 from tests.capture.running import Database
 
 NOBODY = "postgresql://nobody@127.0.0.1:1/none"

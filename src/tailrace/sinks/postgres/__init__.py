@@ -186,9 +186,10 @@ Evolution = Literal["adapt", "halt"]
 class PostgresMirror(PostgresSink, TableSink):
     """Tables that equal the source's: rows are inserted, updated and deleted, tables truncated, and columns follow.
 
-    Exactly once: one transaction brings a batch into all of its tables and moves the marks, one for the sink and one for
-    each table, which stand in the database too. A batch that is repeated after a crash is absorbed by the mark. Inside
-    the transaction each table has a savepoint: one that cannot go on halts alone, and catches up at the next start.
+    Exactly once: one transaction brings a batch into all of its tables and moves the marks, one for the sink and one
+    for each table, which stand in the database too. A batch that is repeated after a crash is absorbed by the mark.
+    Inside the transaction each table has a savepoint: one that cannot go on halts alone, and catches up at the next
+    start.
     """
 
     mode: Annotated[
@@ -211,9 +212,7 @@ class PostgresMirror(PostgresSink, TableSink):
     ] = timedelta(milliseconds=200)
     without_key: Annotated[
         Literal["append", "halt"],
-        Field(
-            description="A table without a key: `append` its rows as long as they are only inserted, or `halt` it."
-        ),
+        Field(description="A table without a key: `append` its rows as long as they are only inserted, or `halt` it."),
     ] = "append"
     evolution: Annotated[
         Evolution,
@@ -263,7 +262,5 @@ class PostgresMirror(PostgresSink, TableSink):
             "schema": table.schema,
             "table": table.table,
         }
-        schema, name = (
-            _HOLES.sub(lambda hole: parts[hole[1]], each) for each in (self.schema_name, self.table_name)
-        )
+        schema, name = (_HOLES.sub(lambda hole: parts[hole[1]], each) for each in (self.schema_name, self.table_name))
         return schema, name

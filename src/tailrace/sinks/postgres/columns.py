@@ -72,14 +72,12 @@ def wider(present: str, wanted: str) -> bool:
     before, after = _NUMERIC.fullmatch(present), _NUMERIC.fullmatch(wanted)
     if before is None:
         return False
-    return wanted == "numeric" or (
-        after is not None and before[2] == after[2] and int(before[1]) < int(after[1])
-    )
+    return wanted == "numeric" or (after is not None and before[2] == after[2] and int(before[1]) < int(after[1]))
 
 
 def holds(present: str, wanted: str) -> bool:
     """Whether a column of `present` holds every value of `wanted`, as the log spells it."""
-    return present == wanted or present == TEXT or wider(wanted, present)
+    return present in (wanted, TEXT) or wider(wanted, present)
 
 
 def reads(present: str, kind: Kind, *, key: bool) -> bool:

@@ -46,6 +46,9 @@ disk."""
 _TOLD = ("0A", "23", "26", "28", "2B", "3D", "3F", "42", "55")
 """Classes whose messages name objects and never values."""
 
+_WAITING = (errors.LockNotAvailable, errors.ReadOnlySqlTransaction)
+"""Others that pass: a lock of somebody else's, and a server that is a standby until it is promoted."""
+
 Query = sql.Composable
 
 
@@ -71,7 +74,9 @@ class Address:
         try:
             options = {**NETWORK, "application_name": "tailrace", "client_encoding": "UTF8"}
             options["connect_timeout"] = str(max(2, round(self.patience.connect_s)))  # libpq takes 1 for 2
-            options |= {name: value for name, value in psycopg.conninfo.conninfo_to_dict(self.conninfo).items() if value}
+            options |= {
+                name: value for name, value in psycopg.conninfo.conninfo_to_dict(self.conninfo).items() if value
+            }
             connection = psycopg.connect(make_conninfo(**options), prepare_threshold=None)
         except psycopg.ProgrammingError as error:
             hint = "postgresql://user@host:5432/database, or key=value pairs"
@@ -172,11 +177,15 @@ def waits(error: psycopg.Error) -> bool:
     """Whether an error passes by itself: the server is away, busy or locked."""
     if error.sqlstate is None:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    return error.sqlstate.startswith(_WAITS) or isinstance(error, errors.LockNotAvailable)
+    return error.sqlstate.startswith(_WAITS) or isinstance(error, _WAITING)
 
 
 def unavailable(error: psycopg.Error, where: str) -> SinkError:
     hint = "check that the server runs, can be reached and has room; the sink tries again by itself"
+    if isinstance(error, errors.QueryCanceled):
+        hint = "it is tried again; where the work takes longer than that, raise statement_timeout of the sink"
+    elif isinstance(error, errors.LockNotAvailable | errors.DeadlockDetected):
+        hint = "look in pg_locks who holds a lock on the sink's tables; the sink tries again by itself"
     return SinkError("sink.unavailable", f"the database does not take it: {told(error)}", hint=hint, where=where)
 
 
@@ -194,7 +203,9 @@ def connect_error(text: str, where: str) -> SinkError:
     """What a failed connection means: wait for a server that is away, stop for one that says no."""
     text = redact(" ".join(text.split()))
     if any(part in text for part in _UNTRUSTED):
-        hint = "check tls in the sink (root_cert signs the server's certificate, which names the host of dsn), or sslmode"
+        hint = (
+            "check tls in the sink (root_cert signs the server's certificate, which names the host of dsn), or sslmode"
+        )
         return SinkError("sink.refused", f"server and client do not trust each other: {text}", hint=hint, where=where)
     if any(part in text for part in _REFUSED):
         hint = "check user and password in the sink, its TLS options, and the server's pg_hba.conf"

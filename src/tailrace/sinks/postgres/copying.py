@@ -18,7 +18,9 @@ def copy_text(columns: Sequence[pa.Array[Any]]) -> memoryview:
     lines: Any = pc.binary_join_element_wise(
         *texts, pa.scalar("\t", pa.large_string()), null_handling="replace", null_replacement="\\N"
     )
-    ended: Any = pc.binary_join_element_wise(lines, pa.scalar("", pa.large_string()), pa.scalar("\n", pa.large_string()))
+    ended: Any = pc.binary_join_element_wise(
+        lines, pa.scalar("", pa.large_string()), pa.scalar("\n", pa.large_string())
+    )
     _, _, data = ended.buffers()
     return memoryview(data) if data is not None else memoryview(b"")
 

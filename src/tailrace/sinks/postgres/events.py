@@ -99,7 +99,7 @@ class EventTable:
             session.close()
 
     def commit(self, span: Span, receipts: Sequence[str]) -> None:
-        """Insert what was staged and move the mark, in one transaction. A span that is there already changes nothing."""
+        """Insert what was staged and move the mark, in one transaction. One that is there changes nothing."""
         staged = [Receipt(**json.loads(each)) for each in receipts if each]
         session = self.address.connect()
         try:

@@ -115,9 +115,7 @@ class Ledger:
 
     def mirrored(self, session: Session, schema: str, table: str) -> Mirrored | None:
         """What is known of a table; None where it is none of ours."""
-        query = sql.SQL(
-            "SELECT version, dropped, pipeline, sink FROM {} WHERE (schema_name, table_name) = (%s, %s)"
-        )
+        query = sql.SQL("SELECT version, dropped, pipeline, sink FROM {} WHERE (schema_name, table_name) = (%s, %s)")
         found = session.rows(query.format(self.name("tables")), (schema, table))
         if not found:
             return None
