@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tailrace.sinks.postgres.events import EventTable, EventWriter
     from tailrace.sinks.postgres.keeper import MirrorKeeper
     from tailrace.sinks.postgres.ledger import Ledger
+    from tailrace.sinks.postgres.mirror import PostgresTable
 
 MODES = ("events", "mirror")
 NAME_BYTES = 63
@@ -249,6 +250,14 @@ class PostgresMirror(PostgresSink, TableSink):
         from tailrace.sinks.postgres.keeper import MirrorKeeper
 
         return MirrorKeeper(self, delivery, log, state_dir)
+
+    def mirror(
+        self, spark: SparkSession, schema: TableSchema, delivery: Delivery, log_id: str, state_dir: Path
+    ) -> PostgresTable:
+        from tailrace.sinks.lake.target import lake_session
+        from tailrace.sinks.postgres.mirror import PostgresTable
+
+        return PostgresTable(self, lake_session(spark, {}), schema, delivery, log_id)
 
     def evolution_of(self, table: TableSchema) -> Evolution:
         found = (each for pattern, each in self.evolutions.items() if fnmatchcase(table.name, pattern))

@@ -5,7 +5,10 @@ Types are named as PostgreSQL's `format_type` spells them.
 
 from __future__ import annotations
 
+import base64
+import json
 import re
+from typing import Any
 
 from psycopg import sql
 
@@ -46,6 +49,8 @@ _LOOSE: tuple[KindName, ...] = ("text", "enum", "uuid", "interval", "json", "oth
 
 def type_of(kind: Kind, *, key: bool = False) -> str:
     """The type for a column: exact, or text where no type holds all of its values. A `key` can be compared."""
+    if kind.element is not None and kind.element.name == "json":
+        return "jsonb" if key else "json"  # PostgreSQL would read each document, and not all that it keeps can be read
     if kind.element is not None:
         return f"{type_of(kind.element, key=key).removesuffix('[]')}[]"
     if kind.name == "other":
@@ -97,22 +102,28 @@ def staged(target: str) -> str:
 
 
 def value(found: sql.Composable, target: str) -> sql.Composable:
-    """The value of what is staged."""
+    """The value of what is staged; of an array of bytes each is staged in hexadecimal digits."""
     if target == "bytea":
         return sql.SQL("decode({}, 'base64')").format(found)
-    if target == "bytea[]":
-        return sql.SQL(
-            "(SELECT CASE WHEN {0} IS NOT NULL THEN coalesce(array_agg(decode(e, 'base64') ORDER BY n), '{{}}') END "
-            "FROM json_array_elements_text({0}) WITH ORDINALITY x(e, n))"
-        ).format(found)
     if target.endswith("[]"):
         array = "(SELECT v FROM json_to_record(json_build_object('v', {})) AS x(v {}))"
         return sql.SQL(array).format(found, sql.SQL(target))
     return found
 
 
+def hexadecimal(text: str | None) -> str | None:
+    """JSON of an array of bytes, with what `bytea` reads for each."""
+    return None if text is None else json.dumps(_each_in_hex(json.loads(text)))
+
+
+def _each_in_hex(found: Any) -> Any:
+    if isinstance(found, list):
+        return [_each_in_hex(each) for each in found]
+    return None if found is None else "\\x" + base64.b64decode(found).hex()
+
+
 def spelled(found: sql.Composable, present: str) -> sql.Composable:
-    """The text of a value, as the log has it."""
+    """The text of a value, as the log has it; of an array, JSON that means the same."""
     match present:
         case "bytea":
             return sql.SQL("translate(encode({}, 'base64'), E'\\n', '')").format(found)
@@ -120,18 +131,41 @@ def spelled(found: sql.Composable, present: str) -> sql.Composable:
             return _iso(found, sql.SQL("{} AT TIME ZONE 'UTC'").format(found), "Z")
         case "timestamp without time zone":
             return _iso(found, found, "")
-        case "bytea[]":
-            each = "(SELECT json_agg(translate(encode(e, 'base64'), E'\\n', '') ORDER BY n)::text "
-            return sql.SQL(each + "FROM unnest({}) WITH ORDINALITY x(e, n))").format(found)
+        case "time without time zone" | "time with time zone":
+            return _time(found)
+        case _ if present.removesuffix("[]") in _SPELLED and present.endswith("[]"):
+            each = spelled(sql.Identifier("e"), present.removesuffix("[]"))
+            listed = "(SELECT coalesce(json_agg({} ORDER BY n), '[]')::text FROM unnest({}) WITH ORDINALITY x(e, n))"
+            of_one = sql.SQL(listed).format(each, found)
+            nested = "CASE WHEN array_ndims({0}) > 1 THEN {1} WHEN {0} IS NOT NULL THEN {2} END"
+            return sql.SQL(nested).format(found, array_text(found), of_one)
         case _ if present.endswith("[]"):
-            return sql.SQL("to_json({})::text").format(found)
+            return array_text(found)
         case _:
             return sql.SQL("{}::text").format(found)
+
+
+_SPELLED = ("bytea", "time without time zone", "time with time zone")
+"""Types whose values JSON functions spell otherwise than the log does, as elements of arrays."""
+
+
+def array_text(found: sql.Composable) -> sql.Composable:
+    """JSON of an array."""
+    return sql.SQL("regexp_replace(to_json({})::text, '[+]00:00\"', 'Z\"', 'g')").format(found)
 
 
 def _iso(found: sql.Composable, local: sql.Composable, zone: str) -> sql.Composable:
     """Years that ISO 8601 does not have keep PostgreSQL's own text."""
     return sql.SQL(
-        "CASE WHEN isfinite({0}) AND {0} >= '0001-01-01' AND {0} < '9999-12-31' "
+        "CASE WHEN isfinite({0}) AND {0} >= '0001-01-01' "
         "THEN to_char({1}, 'YYYY-MM-DD\"T\"HH24:MI:SS.US') || {2} ELSE {0}::text END"
     ).format(found, local, sql.Literal(zone))
+
+
+def _time(found: sql.Composable) -> sql.Composable:
+    """Six digits behind the point, and minutes in the zone, which PostgreSQL leaves out where they are none."""
+    clock, zone = "substring({0}::text FROM '^[0-9:.]+')", "substring({0}::text FROM '[+-].*$')"
+    return sql.SQL(
+        f"CASE WHEN {clock} LIKE '%%.%%' THEN rpad({clock}, 15, '0') ELSE {clock} || '.000000' END "
+        f"|| coalesce(rpad({zone}, greatest(length({zone}), 6), ':00'), '')"
+    ).format(found)

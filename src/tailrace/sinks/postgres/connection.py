@@ -135,6 +135,10 @@ class Session:
         with self._watched():
             self._connection.commit()
 
+    def rollback(self) -> None:
+        with self._watched():
+            self._connection.rollback()
+
     def close(self) -> None:
         """Whatever was not committed is undone."""
         with suppress(psycopg.Error, OSError):

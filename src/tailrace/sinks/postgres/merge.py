@@ -5,9 +5,10 @@ The temporary table is the session's, gone with the transaction; nothing is left
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import psycopg
+import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
 
@@ -16,7 +17,7 @@ from tailrace.schema import TableSchema
 from tailrace.sinks.postgres import columns
 from tailrace.sinks.postgres.connection import Session
 from tailrace.sinks.postgres.copying import copy_text
-from tailrace.sinks.postgres.fold import Names, Rows
+from tailrace.sinks.postgres.fold import Column, Names, Rows
 from tailrace.sinks.postgres.shape import Table, names
 
 _STAGED, _FILLED = sql.Identifier("pg_temp", "staged"), sql.Identifier("pg_temp", "filled")
@@ -93,9 +94,15 @@ class Merge:
             if not staged:
                 self._make(part, plain=plain)
             with self._session.copy(sql.SQL("COPY {} FROM STDIN").format(_STAGED)) as copy:
-                copy.write(copy_text([part.deleted, *part.columns, *part.unsent.values(), *part.origins]))
+                copy.write(copy_text([part.deleted, *self._read(part), *part.unsent.values(), *part.origins]))
             staged.append(Rows(part.deleted, [], part.unsent, part.origins))
         return staged
+
+    def _read(self, part: Rows) -> Iterator[Column]:
+        """The columns, with bytes in arrays as PostgreSQL reads them."""
+        for name, found in zip(self.names.columns, part.columns, strict=True):
+            in_array = self.types[name] == "bytea[]"
+            yield pa.array(map(columns.hexadecimal, found.to_pylist()), pa.string()) if in_array else found
 
     def _make(self, part: Rows, *, plain: bool) -> None:
         kinds = {

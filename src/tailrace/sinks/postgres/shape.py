@@ -88,6 +88,7 @@ class Table:
         if default is None:
             self._run("ALTER TABLE {} ADD COLUMN {} {}", name, type_sql)
             return
+        default = columns.hexadecimal(default) if kind == "bytea[]" else default
         given = sql.SQL("{}::{}").format(sql.Literal(default), sql.SQL(columns.staged(kind)))
         read = sql.SQL("SELECT ({})::text").format(columns.value(given, kind))
         [(text,)] = self.session.rows(read)
@@ -101,8 +102,8 @@ class Table:
     def to_text(self, column: str, present: str) -> None:
         """Make a column text, with the values it has as the log spells them."""
         name = sql.Identifier(column)
-        # An expression of ALTER TABLE has no subqueries, as arrays of bytes need.
-        plain = columns.spelled(name, present) if present != "bytea[]" else sql.SQL("{}::text").format(name)
+        # No subqueries are in such an expression, as elements of arrays would need.
+        plain = columns.array_text(name) if present.endswith("[]") else columns.spelled(name, present)
         self._run("ALTER TABLE {} ALTER COLUMN {} DROP DEFAULT", name)
         self._run("ALTER TABLE {} ALTER COLUMN {} TYPE text USING {}", name, plain)
 
