@@ -32,7 +32,7 @@ class Model(BaseModel):
     def chosen(cls, data: object) -> type[Model]:
         """The alternative that reads this mapping; the first where its `mode` is none of theirs."""
         models = cls.alternatives()
-        if type(data) in models:
+        if isinstance(data, Model) and type(data) in models:
             return type(data)
         mode = data.get("mode") if isinstance(data, Mapping) else None
         fitting = (

@@ -42,7 +42,7 @@ def texts(images: pa.Array[Any], names: Sequence[str], documents: Sequence[str])
             for place, name in enumerate(names)
         ]
     except ValueError:  # spelled otherwise than taps do
-        found = [json_members.split(image) for image in images.to_pylist()]
+        found = [json_members.split(str(image)) for image in images.to_pylist()]
         return [
             pa.array([_text(each.get(name, "null"), name in documents) for each in found], pa.string())
             for name in names

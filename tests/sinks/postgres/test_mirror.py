@@ -162,18 +162,22 @@ def test_a_table_without_a_key_halts_where_that_is_wanted(make: Make, db: Databa
 
 
 def test_keys_that_change_places_and_deletes_that_make_room(make: Make, db: Database) -> None:
-    """A unique index of the user's sees no row twice."""
+    """A constraint of the user's that can wait sees no value twice."""
     fed = make()
     for number in (1, 2, 3):
         fed.feed.add(ORDERS, "c", order(number, number, f"note {number}"))
     fed.keep()
-    db.run("CREATE UNIQUE INDEX ON orders (n)")
+    db.run("ALTER TABLE orders ADD UNIQUE (n) DEFERRABLE")
     lacks = ["note"]
     fed.feed.move(ORDERS, {"id": 1}, {"id": 9, "n": 1}, lacks).move(ORDERS, {"id": 2}, {"id": 1, "n": 2}, lacks)
     fed.feed.move(ORDERS, {"id": 9}, {"id": 2, "n": 1}, lacks)
     fed.feed.add(ORDERS, "d", {"id": 3}).add(ORDERS, "c", order(4, 3))
     fed.keep()
     assert read(db, "orders") == [order(1, 2, "note 2"), order(2, 1, "note 1"), order(4, 3)]
+    fed.feed.add(ORDERS, "c", order(5, 3)).add(ITEMS, "c", order(1))
+    fed.keep()
+    assert "duplicate key value violates unique constraint" in fed.keeper.warnings()[0]
+    assert read(db, "items") == [order(1)]
 
 
 def test_a_row_that_comes_back_without_its_columns_halts_the_table(make: Make, db: Database) -> None:
@@ -224,7 +228,7 @@ def test_a_table_that_waits_for_what_the_log_dropped_says_so(make: Make, db: Dat
 
 @pytest.mark.parametrize("evolution", ["adapt", "halt"])
 def test_a_value_that_does_not_fit_a_table_of_the_users(make: Make, db: Database, evolution: str) -> None:
-    db.run("CREATE TABLE orders (id int PRIMARY KEY, n int, note varchar(3), more text DEFAULT 'mine')")
+    db.run("CREATE TABLE orders (id bigint PRIMARY KEY, n int, note varchar(3), more text DEFAULT 'mine')")
     fed = make(evolution=evolution)
     fed.feed.add(ORDERS, "c", order(1, 1, "abc"))
     fed.keep()

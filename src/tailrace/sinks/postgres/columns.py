@@ -123,7 +123,8 @@ def _each_in_hex(found: Any) -> Any:
 
 
 def spelled(found: sql.Composable, present: str) -> sql.Composable:
-    """The text of a value, as the log has it; of an array, JSON that means the same."""
+    """The text of a value, as the log has it; of an array, JSON that means the same. Bytes and times in arrays of
+    several dimensions are spelled as PostgreSQL's JSON has them."""
     match present:
         case "bytea":
             return sql.SQL("translate(encode({}, 'base64'), E'\\n', '')").format(found)
@@ -145,7 +146,10 @@ def spelled(found: sql.Composable, present: str) -> sql.Composable:
             return sql.SQL("{}::text").format(found)
 
 
-_SPELLED = ("bytea", "time without time zone", "time with time zone")
+_SPELLED = (
+    *("bytea", "time without time zone", "time with time zone"),
+    *("timestamp without time zone", "timestamp with time zone"),
+)
 """Types whose values JSON functions spell otherwise than the log does, as elements of arrays."""
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 from psycopg import errors, sql
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tailrace.config import redact
 from tailrace.errors import ConfigError, SinkError
@@ -49,7 +49,7 @@ _TOLD = ("0A", "23", "26", "28", "2B", "3D", "3F", "42", "55")
 _WAITING = (errors.LockNotAvailable, errors.ReadOnlySqlTransaction)
 """Others that pass: a lock of somebody else's, and a server that is a standby until it is promoted."""
 
-Query = sql.Composable
+Query = sql.SQL | sql.Composed
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,8 @@ class Address:
         try:
             options = {**NETWORK, "application_name": "tailrace", "client_encoding": "UTF8"}
             options["connect_timeout"] = str(max(2, round(self.patience.connect_s)))  # libpq takes 1 for 2
-            options |= {
-                name: value for name, value in psycopg.conninfo.conninfo_to_dict(self.conninfo).items() if value
-            }
+            given = conninfo_to_dict(self.conninfo)
+            options |= {name: str(value) for name, value in given.items() if value is not None}
             connection = psycopg.connect(make_conninfo(**options), prepare_threshold=None)
         except psycopg.ProgrammingError as error:
             hint = "postgresql://user@host:5432/database, or key=value pairs"
@@ -115,7 +114,7 @@ class Session:
         with self._watched(), self._connection.cursor() as cursor, cursor.copy(query) as copy:
             yield copy
 
-    def text(self, query: Query) -> str:
+    def text(self, query: sql.Composable) -> str:
         return query.as_string(self._connection)
 
     @contextmanager

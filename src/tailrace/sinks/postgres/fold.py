@@ -83,16 +83,15 @@ class _Fold:
         last = self._order[self._begins[1:] - 1]
         values = {name: self._value_of(name) for name in self._partial}
         columns = [
-            column.take(pa.array(np.where(values[name] >= 0, values[name], 0), mask=values[name] < 0))
-            if name in values
-            else column.take(pa.array(last))
+            _taken(column, values.get(name, last))
             for name, column in zip(self._names.columns, self._columns, strict=True)
         ]
         unsent = {name: pa.array((found < 0) & ~self._deleted[last]) for name, found in values.items()}
         return Rows(pa.array(self._deleted[last]), columns, unsent, self._origins())
 
     def _note_lacking(self, unchanged: Column) -> None:
-        parents, names = pc.list_parent_indices(unchanged), pc.list_flatten(unchanged)
+        parents: Column = pc.list_parent_indices(unchanged)
+        names = pc.list_flatten(unchanged)
         for name in self._partial:
             lacks = parents.filter(pc.equal(names, pa.scalar(name))).to_numpy()
             self._found[name][lacks] = _UNKNOWN
@@ -140,9 +139,14 @@ class _Fold:
     def _origins(self) -> list[Column]:
         if not self._was:
             return []
-        newest = dict.fromkeys(range(len(self._keys)))
-        for place, key in sorted(self._was.items()):
-            newest[int(self._codes[place])] = key  # type: ignore[assignment]  # of a key's moves the last counts
-        texts = [newest[code] or json.dumps(dict.fromkeys(self._names.key)) for code in range(len(self._keys))]
+        newest = {int(self._codes[place]): key for place, key in sorted(self._was.items())}
+        nobody = json.dumps(dict.fromkeys(self._names.key))
+        texts = [newest.get(code, nobody) for code in range(len(self._keys))]
         documents = [name for name in self._names.documents if name in self._names.key]
         return json_columns.texts(pa.array(texts, pa.string()), self._names.key, documents)
+
+
+def _taken(column: Column, places: np.ndarray) -> Column:
+    """The values at these places; null where there is none."""
+    indices: Column = pa.array(np.maximum(places, 0), pa.int64(), mask=places < 0)
+    return column.take(indices)

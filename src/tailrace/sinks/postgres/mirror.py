@@ -90,9 +90,9 @@ class PostgresTable(Mirror):
         table = Table(session, *self._place)
         # Before the snapshot: what a truncate or another shape left is nothing that an older snapshot could read.
         if not self._locked(session, table):
-            mark = self._ledger.mark(session, self._log_id) or 0
+            mark = self._ledger.mark(session, self._log_id)
             session.close()
-            return Pin(mark, None)
+            return Pin(mark or 0, None)
         [(snapshot,)] = session.rows(sql.SQL("SELECT pg_export_snapshot()"))
         mark = self._ledger.mark(session, self._log_id)
         known = self._ledger.mirrored(session, *self._place)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
+from psycopg import sql
 
 from tailrace.contracts import Delivery
 from tailrace.errors import SinkError
@@ -40,7 +41,8 @@ class MirrorTable:
     session: Session
 
     def bring(self, share: Share, start: int, end: int) -> None:
-        """Apply the table's changes of `[start, end)`."""
+        """Apply the table's changes of `[start, end)`. Constraints that can wait are looked at when all is there."""
+        self.session.execute(sql.SQL("SET CONSTRAINTS ALL DEFERRED"))
         for step in steps(share, start, end, frozenset("st")):
             match step:
                 case Rows():
@@ -49,6 +51,8 @@ class MirrorTable:
                     self._clear(share.parts[0].schema)
                 case Evolve():
                     self._evolve(step)
+        # Not at the commit, where it would be every table's trouble.
+        self.session.execute(sql.SQL("SET CONSTRAINTS ALL IMMEDIATE"))
 
     # -- steps -----------------------------------------------------------------------------------------------
 
