@@ -274,6 +274,19 @@ def test_a_table_that_cannot_keep_the_rows_is_refused(make: Make, db: Database, 
     assert read(db, "orders") == [order(1)]
 
 
+def test_a_mirror_that_somebody_dropped_is_not_made_with_holes(make: Make, db: Database) -> None:
+    fed = make()
+    fed.feed.add(ORDERS, "c", order(1))
+    fed.keep()
+    db.run("DROP TABLE orders")
+    fed.feed.add(ORDERS, "c", order(2))
+    fed.keep()
+    assert "is gone, which kept public.orders" in fed.keeper.warnings()[0]
+    db.run("DELETE FROM _tailrace.tables")
+    fed.again()
+    assert read(db, "orders") == [order(2)]
+
+
 def test_a_source_is_not_copied_into_itself(make: Make, db: Database) -> None:
     db.run("CREATE TABLE orders (id bigint PRIMARY KEY, n int, note text)")
     columns = {1: ("id", "bigint"), 2: ("n", "integer"), 3: ("note", "text")}

@@ -53,7 +53,7 @@ NameTemplate = Annotated[str, Field(min_length=1), AfterValidator(_known_holes)]
 
 
 class PostgresSink(Sink):
-    """Rows in a PostgreSQL database (13 or newer), exactly once."""
+    """Rows in a PostgreSQL database (15 or newer), exactly once."""
 
     mode: Annotated[
         Any,

@@ -13,7 +13,7 @@ from tailrace.errors import TailraceError
 from tailrace.sinks.postgres.connection import Address, Session, told
 from tailrace.sinks.postgres.ledger import Ledger
 
-OLDEST = 130000
+OLDEST = 150000
 _SERVER = "SELECT version(), current_setting('server_version_num')::int, pg_is_in_recovery(), current_database()"
 _MAY = """
 SELECT CASE WHEN to_regnamespace(%s) IS NULL THEN has_database_privilege(current_database(), 'CREATE')
@@ -36,7 +36,7 @@ def _look(subject: Subject, session: Session, ledger: Ledger) -> Iterator[Check]
     if standby:
         yield subject.fail("database", f"{name} is a standby, which takes no writes", "name the primary in dsn")
     elif number < OLDEST:
-        yield subject.fail("database", f"{name} is too old", "use PostgreSQL 13 or newer")
+        yield subject.fail("database", f"{name} is too old", "use PostgreSQL 15 or newer")
     else:
         yield subject.ok("database", name)
     yield _marks(subject, session, ledger)

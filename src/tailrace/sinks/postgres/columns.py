@@ -111,6 +111,15 @@ def value(found: sql.Composable, target: str) -> sql.Composable:
     return found
 
 
+def checked(text: sql.Composable, target: str) -> sql.Composable:
+    """The value of a text; an error where COPY would raise one. A cast would cut what is too long."""
+    kind = staged(target)
+    if kind in ("json", "jsonb"):
+        return value(sql.SQL("{}::{}").format(text, sql.SQL(kind)), target)
+    read = "(SELECT v FROM json_to_record(json_build_object('v', {})) AS x(v {}))"
+    return value(sql.SQL(read).format(text, sql.SQL(kind)), target)
+
+
 def hexadecimal(text: str | None) -> str | None:
     """JSON of an array of bytes, with what `bytea` reads for each."""
     return None if text is None else json.dumps(_each_in_hex(json.loads(text)))

@@ -51,11 +51,13 @@ class MirrorKeeper:
                 self._catch_up(name, entry.mark, end)
 
     def keep(self, span: Span) -> dict[int, Applied]:
-        contents = [part.content for share in self._shares(span.start, span.end) for part in share.parts]
+        shares = self._shares(span.start, span.end)
         start = self._start(span, self.mark())
-        for end in self._log.ends(start, span.end) if start < span.start else [span.end]:
-            self._batch(start, end)
+        for end in self._log.ends(start, span.start) if start < span.start else ():
+            self._batch(self._shares(start, end), start, end)
             start = end
+        self._batch(shares, start, span.end)
+        contents = [part.content for share in shares for part in share.parts]
         return {content.schema_id: Applied(content.rows, content.last_us) for content in contents}
 
     def warnings(self) -> tuple[str, ...]:
@@ -115,12 +117,12 @@ class MirrorKeeper:
 
     # -- a batch ---------------------------------------------------------------------------------------------
 
-    def _batch(self, start: int, end: int) -> None:
+    def _batch(self, shares: list[Share], start: int, end: int) -> None:
         log_id, entries = self._log.log_id, dict(self._entries)
         with self._opened() as session:
             # Whoever else delivers under this name waits here, and then finds that it is done.
             mark = self._known(self._ledger.mark(session, log_id, lock=True))
-            for share in self._shares(max(start, mark), end) if mark < end else ():
+            for share in shares if mark < end else ():
                 entries[share.name] = self._apply(session, share, max(start, mark), end)
             self._ledger.move(session, log_id, max(mark, end))
             failpoint("postgres.mirror.before_commit")

@@ -133,3 +133,8 @@ class Ledger:
         version, dropped = json.dumps(known.version.as_dict()), json.dumps(known.dropped)
         values = (schema, table, self.pipeline, self.sink, known.version.name, version, dropped)
         session.execute(query.format(self.name("tables")), values)
+
+    def forget(self, session: Session, schema: str, table: str) -> None:
+        """A table that is there no more mirrors nothing."""
+        query = sql.SQL("DELETE FROM {} WHERE (schema_name, table_name) = (%s, %s)")
+        session.execute(query.format(self.name("tables")), (schema, table))

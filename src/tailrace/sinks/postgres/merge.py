@@ -75,9 +75,8 @@ class Merge:
         return found
 
     def _fits(self, place: int, name: str) -> bool:
-        target = self.types[name]
-        read = sql.SQL("{}::{}").format(sql.Identifier(f"c{place}"), sql.SQL(columns.staged(target)))
-        test = sql.SQL("SELECT count({}) FROM {}").format(columns.value(read, target), _STAGED)
+        found = columns.checked(sql.Identifier(f"c{place}"), self.types[name])
+        test = sql.SQL("SELECT count({}) FROM {}").format(found, _STAGED)
         try:
             with self._session.savepoint():
                 self._session.execute(test)

@@ -134,7 +134,7 @@ class MirrorTable:
     def _known(self, table: shape.Table, schema: TableSchema) -> Mirrored | None:
         """What the table mirrors. None where it is missing, or none of ours yet."""
         known = self.ledger.mirrored(self.session, table.schema, table.name)
-        if known is None or not table.exists():
+        if known is None:
             return None
         owner = (self.ledger.pipeline, self.ledger.sink)
         renamed = known.version.relation == schema.relation != 0
@@ -146,7 +146,22 @@ class MirrorTable:
                 hint="tell them apart in schema_name and table_name, as {source}_{table} does",
                 where=schema.name,
             )
-        return known
+        if table.exists():
+            return known
+        if {"kind": "recreate"} not in differences(known.version, schema):
+            raise self._gone(table, schema)
+        self.ledger.forget(self.session, table.schema, table.name)
+        return None
+
+    def _gone(self, table: shape.Table, schema: TableSchema) -> SinkError:
+        """Made anew it would have only what comes from now on."""
+        forget = f"delete its row in {self.ledger.schema}.tables, start again and read it anew"
+        return SinkError(
+            "sink.table_gone",
+            f"the table {table.text} is gone, which kept {schema.name}",
+            hint=f"restore it; or {forget}: tailrace snapshot PIPELINE --table {schema.name}",
+            where=schema.name,
+        )
 
     # -- rows ------------------------------------------------------------------------------------------------
 
