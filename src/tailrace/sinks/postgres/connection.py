@@ -6,6 +6,7 @@ never have values of rows in them, which PostgreSQL's own have.
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 from collections.abc import Iterator, Sequence
@@ -101,6 +102,11 @@ class Session:
     @property
     def closed(self) -> bool:
         return bool(self._connection.closed)
+
+    @property
+    def usable(self) -> bool:
+        """Whether the server has not ended it meanwhile, which is the only thing that an idle one would hear."""
+        return not self.closed and not select.select([self._connection.fileno()], [], [], 0)[0]
 
     def execute(self, query: Query, values: Sequence[object] | None = None) -> psycopg.Cursor[Any]:
         with self._watched():

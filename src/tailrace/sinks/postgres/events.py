@@ -189,8 +189,10 @@ class EventWriter:
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         address, token = self.table.address, str(uuid.uuid4())
         session = _sessions.pop(address, None)
-        if session is None or session.closed:
-            session = address.connect()
+        if session is not None and not session.usable:
+            session.close()
+            session = None
+        session = session or address.connect()
         try:
             written = self._write(session, batches, token)
             session.commit()

@@ -209,9 +209,11 @@ class MirrorKeeper:
     @contextmanager
     def _opened(self) -> Iterator[Session]:
         """The session, which is given up after every failure: nothing of a batch may come later."""
-        if self._session is None or self._session.closed:
-            self._session = self._sink.address().connect()
         session, self._session = self._session, None
+        if session is not None and not session.usable:
+            session.close()
+            session = None
+        session = session or self._sink.address().connect()
         try:
             yield session
         except psycopg.Error as error:
