@@ -106,7 +106,11 @@ class Session:
     @property
     def usable(self) -> bool:
         """Whether the server has not ended it meanwhile, which is the only thing that an idle one would hear."""
-        return not self.closed and not select.select([self._connection.fileno()], [], [], 0)[0]
+        if self.closed:
+            return False
+        heard = select.poll()
+        heard.register(self._connection.fileno(), select.POLLIN)
+        return not heard.poll(0)
 
     def execute(self, query: Query, values: Sequence[object] | None = None) -> psycopg.Cursor[Any]:
         with self._watched():
