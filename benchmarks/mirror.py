@@ -1,9 +1,9 @@
 """`mirror`: a batch of mixed changes into a large table of PostgreSQL, as a share of a COPY and a MERGE written by hand
 over the same log range.
 
-The changes are those of `lake`. The hand lets Spark reduce them to the last of each key and parse them, copies the
-typed rows into a temporary table, and merges that in the same transaction. Both sides read the log through the same
-source into tables of one server, in turns.
+The changes are those of `lake`. The hand copies them as they are into a temporary table, lets PostgreSQL choose the last of
+each key and parse its JSON, and merges that in the same transaction. Both sides read the log by the same reader, into
+tables of one server, in turns.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from benchmarks.lake import DELIVERY, READ, TABLE, TIMES, TYPES, write_log
+from benchmarks.lake import DELIVERY, TABLE, TIMES, TYPES, write_log
 from benchmarks.meter import Meter
 from benchmarks.report import Bar, Measurement
 from benchmarks.stage import Stage
@@ -83,25 +85,33 @@ def _pair(spark: SparkSession, stage: Stage, path: Path, rows: int, passes: int)
 
 def _by_hand(log: SparkLog, stage: Stage, start: int, end: int) -> None:
     """What a good engineer writes for this table."""
-    rows = log.read(start, end, TABLE.id).groupBy("key").agg(F.max_by(F.struct("op", "after"), "seq").alias("last"))
-    typed = rows.select("last.op", F.from_json(F.coalesce("last.after", "key"), READ).alias("r")).select("op", "r.*")
-    text = io.BytesIO()
-    pyarrow.csv.write_csv(typed.toArrow(), text, pyarrow.csv.WriteOptions(include_header=False))
     others = [name for name in TYPES if name != "id"]
+    declared = ", ".join(f"{name} {kind}" for name, kind in _KINDS.items())
     with psycopg.connect(stage.dsn) as connection, connection.cursor() as cursor:
-        declared = ", ".join(f"{name} {kind}" for name, kind in _KINDS.items())
-        cursor.execute(f"CREATE TEMPORARY TABLE s (op text, {declared}) ON COMMIT DROP".encode())
+        cursor.execute("CREATE TEMPORARY TABLE s (seq bigint, op text, key text, image json) ON COMMIT DROP")
         with cursor.copy("COPY s FROM STDIN (FORMAT csv)") as copy:
-            copy.write(text.getbuffer())
+            for batch in log.batches(start, end, TABLE.id):
+                copy.write(_as_csv(batch))
         cursor.execute("ANALYZE s")
         cursor.execute(
             (
-                "MERGE INTO hand t USING s ON t.id = s.id WHEN MATCHED AND s.op = 'd' THEN DELETE "
+                "MERGE INTO hand t USING (SELECT op, r.* FROM "
+                "(SELECT DISTINCT ON (key) op, image FROM s ORDER BY key, seq DESC) l, "
+                f"json_to_record(image) AS r({declared})) s ON t.id = s.id WHEN MATCHED AND s.op = 'd' THEN DELETE "
                 f"WHEN MATCHED THEN UPDATE SET {', '.join(f'{name} = s.{name}' for name in others)} "
                 f"WHEN NOT MATCHED AND s.op <> 'd' THEN INSERT ({', '.join(TYPES)}) "
                 f"VALUES ({', '.join(f's.{name}' for name in TYPES)})"
             ).encode()
         )
+
+
+def _as_csv(batch: pa.RecordBatch) -> memoryview:
+    images = pc.coalesce(batch.column("after"), batch.column("key"))
+    columns = [*(batch.column(name) for name in ("seq", "op", "key")), images]
+    text = io.BytesIO()
+    options = pyarrow.csv.WriteOptions(include_header=False)
+    pyarrow.csv.write_csv(pa.RecordBatch.from_arrays(columns, ["seq", "op", "key", "image"]), text, options)
+    return text.getbuffer()
 
 
 def _fill(stage: Stage, table: str, rows: int) -> None:

@@ -42,7 +42,7 @@ def test_each_mode_has_its_keys(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "path", "told"),
     [
-        (["mode: both"], "spec.sinks[0].config.mode", "use one of: events, mirror"),
+        (["mode: both"], "spec.sinks[0].config.mode", "use one of: mirror, events"),
         (["table_name: events"], "spec.sinks[0].config.mode", ""),
         (["mode: mirror", "topic: x"], "spec.sinks[0].config.topic", ""),
         (["mode: mirror", "evolutoin: halt"], "spec.sinks[0].config.evolutoin", "evolution"),

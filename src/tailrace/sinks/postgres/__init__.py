@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tailrace.sinks.postgres.ledger import Ledger
     from tailrace.sinks.postgres.mirror import PostgresTable
 
-MODES = ("events", "mirror")
+MODES = ("mirror", "events")
 NAME_BYTES = 63
 _HOLES = re.compile(r"\{(\w+)\}")
 _KNOWN = ("source", "database", "schema", "table")
@@ -98,7 +98,7 @@ class PostgresSink(Sink):
 
     @classmethod
     def alternatives(cls) -> tuple[type[Model], ...]:
-        return (PostgresEvents, PostgresMirror) if cls is PostgresSink else (cls,)
+        return (PostgresMirror, PostgresEvents) if cls is PostgresSink else (cls,)
 
     def address(self) -> Address:
         """Where to connect to, with what, and how long to wait."""
