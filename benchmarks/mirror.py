@@ -1,9 +1,9 @@
 """`mirror`: a batch of mixed changes into a large table of PostgreSQL, as a share of a COPY and a MERGE written by hand
 over the same log range.
 
-The changes are those of `lake`. The hand copies them as they are into a temporary table, lets PostgreSQL choose the last of
-each key and parse its JSON, and merges that in the same transaction. Both sides read the log by the same reader, into
-tables of one server, in turns.
+The changes are those of `lake`. The hand copies them as they are into a temporary table, lets PostgreSQL choose the
+last of each key and parse its JSON, and merges that in the same transaction. Both sides read the log by the same
+reader, into tables of one server, in turns.
 """
 
 from __future__ import annotations
