@@ -50,7 +50,7 @@ def place(postgres: PostgresServer, tmp_path: Path) -> Iterator[tuple[System, Da
             system.victim.kill("both")
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_five_kills(place: tuple[System, Database]) -> None:
     tell(*place, KILLS)
 
