@@ -38,9 +38,7 @@ COLUMNS = {
 }
 """Of the table, with the types that it is made with."""
 TOKEN = "_tailrace_token"
-_MISSING = """
-SELECT name FROM unnest(%s::text[]) name
-WHERE NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = name AND NOT attisdropped)"""
+_PRESENT = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
 _UNIQUE = """
 SELECT FROM pg_index WHERE indrelid = to_regclass(%s) AND indisunique AND indisvalid AND indpred IS NULL
     AND indnkeyatts = 1 AND indkey[0] = (
@@ -144,7 +142,8 @@ class EventTable:
         name = session.text(self.name)
         if not session.rows(sql.SQL("SELECT to_regclass(%s) IS NOT NULL"), (name,))[0][0]:
             self._create(session)
-        missing = [each for (each,) in session.rows(sql.SQL(_MISSING), (list(COLUMNS), name))]
+        present = {each for (each,) in session.rows(sql.SQL(_PRESENT), (name,))}
+        missing = [each for each in COLUMNS if each not in present]
         if missing or not session.rows(sql.SQL(_UNIQUE), (name, name)):
             lacks = f"has no column {', '.join(missing)}" if missing else "has no unique index on event_id alone"
             raise SinkError(
