@@ -209,6 +209,12 @@ class TestPipeline:
             "sharding: {count: 0}",
             "sharding: {mode: range}",
             "sharding: 4",
+            "commit_policy: {mode: some}",
+            "commit_policy: {quorum: 1}",
+            "commit_policy: {mode: quorum}",
+            "commit_policy: {mode: quorum, quorum: 2}",
+            "commit_policy: {ack: never}",
+            "sink_batch_deadline_secs: 0",
         ],
     )
     def test_values_out_of_bounds(self, refused: Refused, text: str) -> None:
@@ -223,10 +229,8 @@ class TestPlanned:
         ("line", "path"),
         [
             ("  schema_sensing: {enabled: true}", "spec.schema_sensing"),
-            ("  commit_policy: {mode: required}", "spec.commit_policy"),
             ("  journal: {enabled: true}", "spec.journal"),
             ("  connection_policy: {}", "spec.connection_policy"),
-            ("  sink_batch_deadline_secs: 5", "spec.sink_batch_deadline_secs"),
             ("  batch: {max_inflight: 2}", "spec.batch.max_inflight"),
             ("        exactly_once: true", "spec.sinks[0].config.exactly_once"),
             ("        encoding: {type: avro, url: x}", "spec.sinks[0].config.encoding"),

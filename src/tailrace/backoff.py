@@ -1,11 +1,11 @@
-"""Waiting before the next try: doubling, bounded, with a little chance so that many do not come at once."""
+"""Waiting before the next try: growing, bounded, with a little chance so that many do not come at once."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
 
-_DOUBLINGS = 32
+_GROWTHS = 32
 
 
 class Backoff:
@@ -17,16 +17,23 @@ class Backoff:
         max_s: float,
         jitter: float,
         chance: Callable[[float, float], float] = random.uniform,
+        *,
+        multiplier: float = 2.0,
     ) -> None:
         self._initial_s, self._max_s, self._jitter = initial_s, max_s, jitter
-        self._chance = chance
+        self._multiplier, self._chance = multiplier, chance
         self._tries = 0
+
+    @property
+    def tries(self) -> int:
+        """How many waits there were since it last worked."""
+        return self._tries
 
     def reset(self) -> None:
         self._tries = 0
 
     def next(self) -> float:
         """Seconds to wait now."""
-        wait = min(self._max_s, self._initial_s * 2.0 ** min(self._tries, _DOUBLINGS))
+        wait = min(self._max_s, self._initial_s * self._multiplier ** min(self._tries, _GROWTHS))
         self._tries += 1
         return wait * (1 + self._chance(-self._jitter, self._jitter))

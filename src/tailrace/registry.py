@@ -107,12 +107,14 @@ PROCESSORS = Shelf(
     "tailrace.processors",
     {
         "filter": "tailrace.processors.filter:FilterProcessor",
+        "flatten": "tailrace.processors.flatten:FlattenProcessor",
         "javascript": "tailrace.processors.javascript:JavaScriptProcessor",
+        "outbox": "tailrace.processors.outbox:OutboxProcessor",
         "python": "tailrace.processors.python:PythonProcessor",
         "route": "tailrace.processors.route:RouteProcessor",
         "sql": "tailrace.processors.sql:SqlProcessor",
         "synthetic": "tailrace.processors.synthetic:SyntheticProcessor",
         "transform": "tailrace.processors.transform:TransformProcessor",
     },
-    frozenset({"flatten", "outbox"}),
+    frozenset(),
 )

@@ -178,6 +178,7 @@ class TapProcess:
             "retry_initial_s": 0.1,
             "retry_max_s": 0.5,
             "retry_jitter": 0.1,
+            "retry_multiplier": 2.0,
             **settings,
         }
         self.status_path.unlink(missing_ok=True)

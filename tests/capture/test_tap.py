@@ -113,6 +113,27 @@ def test_a_failure_is_its_last_status(shop: Database, tap: Start) -> None:
     assert _stderr(failed) == ""
 
 
+def test_the_slot_keeps_what_sinks_have_not_delivered(shop: Database, tap: Start) -> None:
+    running = tap(shop, awaited=[[["shop/files"], 1]])
+    running.until("running")
+    shop.run("INSERT INTO a SELECT n, 0 FROM generate_series(1, 100) n")
+    before = confirmed(shop)
+    assert len(running.changes()) == 100
+    eventually(lambda: running.status()["settled"] > before)
+    assert confirmed(shop) == before
+    subscribers = Subscribers(running.path)
+    subscribers.report("shop/files", head(running.path), required=True)
+    eventually(lambda: confirmed(shop) > before)
+    running.process.kill()
+    running.wait()
+    assert len(tap(shop, awaited=[[["shop/files"], 1]]).changes()) == 100
+
+
+def confirmed(db: Database) -> str:
+    [(lsn,)] = db.rows("SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE database = current_database()")
+    return str(lsn)
+
+
 def test_it_waits_for_a_server_that_is_away_and_drains_meanwhile(shop: Database, tap: Start) -> None:
     away = psycopg.conninfo.make_conninfo(shop.dsn, port="1")
     waiting = tap(shop, config={"dsn": away})

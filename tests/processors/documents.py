@@ -19,7 +19,15 @@ def value(chance: random.Random, depth: int, blank: bool) -> str:
     if depth and kind < 0.4:
         comma = chance.choice([",", ", ", " ,\t"]) if blank else ","
         return "[" + comma.join(value(chance, depth - 1, blank) for _ in range(chance.randrange(4))) + "]"
-    return chance.choice(SCALARS + ESCAPED)
+    return number(chance) if kind > 0.9 else chance.choice(SCALARS + ESCAPED)
+
+
+def number(chance: random.Random) -> str:
+    """A JSON number, of up to 60 digits."""
+    digits = str(chance.randrange(10 ** chance.randrange(1, 30)))
+    fraction = f".{chance.randrange(10 ** chance.randrange(1, 30))}" if chance.random() < 0.5 else ""
+    exponent = f"{chance.choice('eE')}{chance.randrange(-30, 30):{chance.choice(['', '+'])}}"
+    return chance.choice(["", "-"]) + digits + fraction + (exponent if chance.random() < 0.3 else "")
 
 
 def document(chance: random.Random, depth: int, *, blank: bool = False, names: tuple[str, ...] = NAMES) -> str:

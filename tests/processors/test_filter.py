@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from tailrace.contracts import BatchProcessor, Place
 from tailrace.errors import ProcessorError
+from tailrace.json_members import split
 from tailrace.processors.filter import FilterProcessor
 from tailrace.testing.suites.processors import ProcessorSuite
 from tests.processors.changes import MIRROR, PLACE, batch, opened, processor, table
@@ -333,7 +334,8 @@ VALUES: tuple[Any, ...] = (
     "é😀",
     'a"b,}',
 )
-OPS = ("eq", "ne", "gt", "gte", "lt", "lte", "contains", "in", "not_in", "exists", "not_exists")
+OPS = ("eq", "ne", "gt", "gte", "lt", "lte", "contains", "in", "not_in", "exists", "not_exists", "regex")
+PATTERNS = ("^x$", "1", "[é😀]", "", "^.{2,}$")
 
 
 def number(value: Any) -> Decimal | None:
@@ -356,6 +358,8 @@ def oracle(image: Any, path: str, op: str, value: Any) -> bool:
         return False
     if op in ("eq", "ne"):
         return equals(found, value) == (op == "eq")
+    if op == "regex":
+        return isinstance(found, str) and not hasattr(found, "digits") and re.search(value, found) is not None
     if op == "contains":
         inside = isinstance(found, str) and not hasattr(found, "digits") and isinstance(value, str) and value in found
         return inside or (isinstance(found, list) and any(equals(each, value) for each in found))
@@ -383,20 +387,58 @@ def equals(found: Any, value: Any) -> bool:
 def test_a_thousand_random_documents_against_an_oracle(seed: int) -> None:
     print("seed", seed)
     chance = random.Random(seed)
-    images = [document(chance, 2, blank=chance.random() < 0.3) for _ in range(100)]
+    images = [document(chance, 3, blank=chance.random() < 0.3) for _ in range(100)]
+    numbers = [int(digits) for digits in re.findall(r"[:\[ ,](-?[1-9][0-9]{3,})\b", "".join(images))]
     rows = batch(*({"after": image} for image in images))
-    nowhere = replace(PLACE, tables={1: table(id="int64")})
+    meant = [plain(image) for image in images]
     for _ in range(60):
-        path, op = chance.choice(["a", "b", "ab", "é", "a.b", "b.a", "ab.é.a", "dot.ted"]), chance.choice(OPS)
-        value: Any = chance.sample(VALUES, 2) if op in ("in", "not_in") else chance.choice(VALUES)
+        op = chance.choice(OPS)
+        value: Any = chance.choice((*VALUES, *numbers))
+        if op in ("in", "not_in"):
+            value = [value, chance.choice(VALUES)]
         if op in ("gt", "gte", "lt", "lte") and isinstance(value, bool):
             continue
-        asked = {"path": path, "op": op} | ({} if op.endswith("exists") else {"value": value})
-        chain = opened(processor(FilterProcessor, fields=[asked]), place=nowhere, keep_dropped=True)
-        answers = [reason is None for reason in chain(rows).column("dropped").to_pylist()]
-        expected = [oracle(plain(image), path, op, value) for image in images]
+        asked = {"path": _path(chance), "op": op} | ({} if op.endswith("exists") else {"value": value})
+        if op == "regex":
+            asked["value"] = chance.choice(PATTERNS)
+        expected = [oracle(image, asked["path"], op, asked.get("value")) for image in meant]
+        answers = _answers(asked, rows)
         wrong = [image for image, one, other in zip(images, answers, expected, strict=True) if one != other]
         assert not wrong, (json.dumps(asked), wrong[0])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_changes_against_an_oracle(seed: int) -> None:
+    print("seed", seed)
+    chance = random.Random(seed)
+    names = ("a", "b", "dot.ted")
+    pairs = [(document(chance, 2, names=names), document(chance, 2, names=names)) for _ in range(100)]
+    pairs += [(old, old) for old, _ in pairs[:20]]
+    rows = batch(*({"op": "u", "before": old, "after": new} for old, new in pairs))
+    for path in ("a", "b", "a.b", "b.a", "dot.ted", "a.b.a"):
+        expected = [_text(old, path) != _text(new, path) for old, new in pairs]
+        assert _answers({"path": path, "op": "changed"}, rows) == expected, path
+
+
+def _path(chance: random.Random) -> str:
+    if chance.random() < 0.2:
+        return "dot.ted"
+    return ".".join(chance.choice(["a", "b", "ab", "é", "a__b", "😀"]) for _ in range(chance.choice([1, 1, 2, 2, 3])))
+
+
+def _answers(asked: Mapping[str, Any], rows: Any) -> list[bool]:
+    """Which of these changes pass; nobody knows their columns."""
+    nowhere = replace(PLACE, tables={1: table(id="int64")})
+    chain = opened(processor(FilterProcessor, fields=[asked]), place=nowhere, keep_dropped=True)
+    return [reason is None for reason in chain(rows).column("dropped").to_pylist()]
+
+
+def _text(image: str, path: str) -> str | None:
+    """The text of a value, which null and nothing are not."""
+    text: str | None = image
+    for name in [path] if path in split(image) else path.split("."):
+        text = split(text).get(name) if text is not None and text.startswith("{") else None
+    return None if text == "null" else text
 
 
 class TestFilterByValue(ProcessorSuite):

@@ -13,6 +13,7 @@ import pytest
 
 from tailrace import json_members
 from tailrace.processors import images, texts
+from tailrace.processors.flatten import leaves
 from tailrace.processors.images import DROP, RENAME, REPLACE, Editor
 from tests.compiled import digests
 from tests.processors.documents import NAMES, document, plain
@@ -53,7 +54,7 @@ def edited(
     return made
 
 
-@pytest.mark.parametrize("module", [json_members, images, texts])
+@pytest.mark.parametrize("module", [json_members, images, leaves, texts])
 def test_the_cached_functions_have_those_of_today(module: ModuleType) -> None:
     assert digests(module) == module.INLINED, f"write INLINED = {digests(module)} into {module.__name__}"
 

@@ -42,6 +42,7 @@ class Stage:
         batch: Batch | None = None,
         sharding: Sharding | None = None,
         processors: Sequence[Processor] = (),
+        deadline_s: float | None = None,
     ) -> Query:
         query = start_query(
             self.spark,
@@ -53,6 +54,7 @@ class Stage:
             batch=batch,
             sharding=sharding,
             processors=processors,
+            deadline_s=deadline_s,
         )
         self._queries.append(query)
         return query

@@ -240,6 +240,24 @@ def test_a_task_that_waits_is_told_of_the_end(stage: Stage, sink: MakeSink) -> N
     assert len(read_lines(stage.out)) == end
 
 
+@pytest.mark.parametrize("slow", [{"away": True}, {"pause_s": 0.0002}])
+def test_a_batch_that_takes_too_long_is_given_up_and_comes_again(
+    stage: Stage, sink: MakeSink, slow: dict[str, Any]
+) -> None:
+    end = stage.shop.commit(5)
+    for _ in range(3):
+        end = stage.shop.commit(20_000)
+    query = stage.start(sink(**slow), deadline_s=0.5)
+    wait_until(lambda: not query.is_active())
+    error = query.error()
+    assert error is not None
+    assert error.code == "sink.unavailable"
+    if not slow.get("away"):
+        assert "longer than 0.5 seconds" in str(error)
+    stage.delivered(stage.start(sink()), end)
+    assert {line["seq"] for line in read_lines(stage.out)} == set(range(end))
+
+
 def test_drain_leaves_nothing_half_done(stage: Stage, sink: MakeSink) -> None:
     stage.shop.commit(100)
     query = stage.start(sink(pause_s=0.005), Batch(max_events=1))

@@ -13,13 +13,15 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tailrace.backoff import Backoff
+from tailrace.capture.acknowledge import Acknowledgement
 from tailrace.capture.repair import keep_verdict, start_over
 from tailrace.capture.snapshots import Admissions, request_needed
-from tailrace.changelog import Bounds, Holder, LogWriter, Retention, RetentionOutcome
+from tailrace.changelog import Awaited, Bounds, Holder, LogWriter, Retention, RetentionOutcome, delivered
 from tailrace.changelog.versions import index
 from tailrace.config.values import MIB
 from tailrace.contracts import STILL_OPEN, Source
@@ -55,6 +57,9 @@ class Request:
     retry_initial_s: float
     retry_max_s: float
     retry_jitter: float
+    retry_multiplier: float
+    awaited: tuple[tuple[tuple[str, ...], int], ...] = ()
+    """What must be delivered before the source hears of it: subscribers, and how many of them (`committed.Awaited`)."""
 
 
 def capture(
@@ -63,14 +68,18 @@ def capture(
     admissions: Admissions,
     pause: Callable[[], None],
     ask: Callable[[], None] = lambda: None,
+    acknowledgement: Acknowledgement | None = None,
 ) -> None:
     """Copy changes from `source` to `log` until the source ends, and chunks of snapshots between them. `ask` requests
-    what the source wants to be read anew."""
+    what the source wants to be read anew; `acknowledgement` says when the source hears that changes are safe: by
+    default, as soon as the log has them."""
+    acknowledgement = acknowledgement or Acknowledgement()
     for batch in source.batches(after=log.state()):
         ask()  # before the log has what it is asked for: after a crash in between it is read and asked for again
-        log.append(batch)
+        end = log.append(batch)
         if batch.resume is not STILL_OPEN:
-            source.acknowledge(batch.resume)  # Law 1: durable first.
+            acknowledgement.durable(source, end, batch.resume)  # Law 1: durable first.
+        acknowledgement.look(source)
         source.hurry(admissions.tick(source.settled()))
         pause()
 
@@ -82,7 +91,9 @@ class Tap:
         self._request = request
         self._source: Any = None
         self._stopping = False
-        self._backoff = Backoff(request.retry_initial_s, request.retry_max_s, request.retry_jitter)
+        self._backoff = Backoff(
+            request.retry_initial_s, request.retry_max_s, request.retry_jitter, multiplier=request.retry_multiplier
+        )
         self._retention = Retention(request.log_path)
         self._bounds = Bounds(request.retention_bytes, request.retention_age_s)
         self._last_retention = 0.0
@@ -136,6 +147,7 @@ class Tap:
                     admissions,
                     pause=lambda: self._between(log, store),
                     ask=lambda: request_needed(self._source.needs_snapshot, request.config["id"], ledger, log),
+                    acknowledgement=self._acknowledgement(),
                 )
             except SourceError as error:
                 self._publish("starting")  # before a repair is requested: nothing is read for it until a stream runs
@@ -147,6 +159,10 @@ class Tap:
                 self._captured_rows += self._source.vitals.rows
                 self._source.vitals.rows = 0
                 self._source.close()
+
+    def _acknowledgement(self) -> Acknowledgement:
+        pipelines = tuple(Awaited(tuple(names), enough) for names, enough in self._request.awaited)
+        return Acknowledgement(partial(delivered, self._request.log_path, pipelines) if pipelines else None)
 
     def _between(self, log: LogWriter, store: Store) -> None:
         """After each append: registry, status, retention, and the wait while the log is full of what sinks still

@@ -3,6 +3,7 @@
 `LogWriter.append` returns when a capture is durable; `LogReader` plans ranges, `read_slice` reads them in tasks.
 """
 
+from tailrace.changelog.committed import Awaited, delivered
 from tailrace.changelog.first_read import FirstRead
 from tailrace.changelog.holds import Holds
 from tailrace.changelog.reader import Limits, LogReader, Pending, Trimmed, admissions, earliest, head, tip, trimmed
@@ -11,6 +12,7 @@ from tailrace.changelog.slices import Slice, read_slice
 from tailrace.changelog.writer import LogWriter
 
 __all__ = [
+    "Awaited",
     "Bounds",
     "FirstRead",
     "Holder",
@@ -27,6 +29,7 @@ __all__ = [
     "Subscribers",
     "Trimmed",
     "admissions",
+    "delivered",
     "earliest",
     "head",
     "read_slice",

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
@@ -46,6 +46,8 @@ class Subscriber:
     offset: int
     required: bool
     released: bool = False
+    quorum: int = 0
+    """Of the required subscribers of its pipeline so many must have read what is dropped; 0: this one must."""
 
     @property
     def owner(self) -> Owner | None:
@@ -63,9 +65,9 @@ class Subscribers:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._storage = Directory(path)
 
-    def report(self, name: str, offset: int, *, required: bool) -> None:
+    def report(self, name: str, offset: int, *, required: bool, quorum: int = 0) -> None:
         """Record progress. A stale value after a crash only keeps more of the log than needed."""
-        self._write(name, {"offset": offset, "required": required})
+        self._write(name, {"offset": offset, "required": required} | ({"quorum": quorum} if quorum else {}))
 
     def release(self, name: str, offset: int) -> None:
         """Hold the log no longer than an optional subscriber does; `report` undoes it."""
@@ -83,11 +85,27 @@ class Subscribers:
             except FileNotFoundError:  # somebody forgot it just now
                 continue
             name = fields.get("name") or unquote(file.rsplit("/", 1)[1].removesuffix(".json"))
-            found.append(Subscriber(name, fields["offset"], fields["required"], fields.get("released", False)))
+            more = fields.get("released", False), fields.get("quorum", 0)
+            found.append(Subscriber(name, fields["offset"], fields["required"], *more))
         return found
 
     def _write(self, name: str, fields: dict[str, int | bool]) -> None:
         self._storage.replace(_file(name), json.dumps({"name": name, **fields}).encode())
+
+
+def waited_for(subscribers: Iterable[Subscriber]) -> list[Subscriber]:
+    """Those that the log waits for. Of a pipeline with a quorum that is the one whose progress completes it: as many
+    others are further as the quorum needs besides."""
+    required = [each for each in subscribers if each.required]
+    found = [each for each in required if not each.quorum]
+    voters: dict[str, list[Subscriber]] = {}
+    for each in required:
+        if each.quorum and each.owner is not None:
+            voters.setdefault(each.owner.pipeline, []).append(each)
+    for group in voters.values():
+        quorum = max(each.quorum for each in group)
+        found.append(sorted(group, key=lambda each: -each.offset)[min(quorum, len(group)) - 1])
+    return found
 
 
 @dataclass(frozen=True)
@@ -131,7 +149,7 @@ class Retention:
         """Drop the oldest manifest files and their segments while they are beyond the bounds and nobody required
         needs them."""
         storage = self._storage
-        required = [sub for sub in self._subscribers.all() if sub.required]
+        required = waited_for(self._subscribers.all())
         sizes = {name: storage.size(name) for name in storage.list("segments")}
         total, dropped = sum(sizes.values()), 0
         for name in storage.list(manifest.FOLDER)[:-1]:  # the newest is being written

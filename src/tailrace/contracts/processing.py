@@ -11,6 +11,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from tailrace.config import Model
+from tailrace.contracts.provenance import Provenance
 from tailrace.schema import TableSchema
 
 Trait = Literal["rows", "key", "schema"]
@@ -65,6 +66,11 @@ class Processor(Model, ABC):
     def unsent(self, columns: Iterable[str], table: TableSchema) -> tuple[str, ...]:
         """The columns that a change of `table` lacks behind it where it lacks these before it."""
         return tuple(columns)
+
+    def of_source(self, source: Provenance) -> Processor:
+        """The processor, with what it takes from the configuration of the source. Raises a validation error where it
+        needs more."""
+        return self
 
     def breaks_mirror(self) -> str | None:
         """Why a table behind it could not equal its source under the chain; None: it can."""

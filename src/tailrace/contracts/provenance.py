@@ -20,17 +20,27 @@ class Member:
 
 
 @dataclass(frozen=True)
+class OutboxNames:
+    """Where an application writes messages rather than data: tables, and prefixes of logical messages, by patterns with
+    `*` for any characters."""
+
+    tables: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Provenance:
     """A kind of source as records name it. `members` stand in `source` of the native envelope, and are what
     `${source.X}` reaches. `debezium_sequence` and `debezium` are what Debezium's own connector for such a database
     writes there: its `sequence`, and what follows the members that all its connectors have. `debezium_package` is where
-    its schemas are."""
+    its schemas are. `outbox` is what the source's configuration says of one."""
 
     connector: str
     members: tuple[Member, ...]
     debezium_package: str
     debezium: tuple[Member, ...]
     debezium_sequence: str = "cast(null as string)"
+    outbox: OutboxNames = OutboxNames()
 
     def templates(self) -> Mapping[str, str]:
         """SQL by the name that a routing template has for it."""

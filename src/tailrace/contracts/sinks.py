@@ -67,6 +67,15 @@ class Written:
     rejected: tuple[Rejected, ...] = ()
 
 
+@dataclass(frozen=True)
+class Hold:
+    """What the log keeps for a sink. `required`: all that it has not read, even beyond the log's bounds; with a
+    `quorum` only what fewer than so many of its pipeline's required sinks have read."""
+
+    required: bool
+    quorum: int = 0
+
+
 class Writer(Protocol):
     """Lives in one Spark task, for one span. It gets the sink's columns as Arrow batches, in `seq` order per key."""
 
@@ -110,6 +119,29 @@ class SinkFilter(Model):
     ] = ()
 
 
+class SinkRetry(Model):
+    """How a sink that is away is tried again. What is absent is as in the platform document's `retry`."""
+
+    max_attempts: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="Attempts without a delivery in between after which the sink stops for good. Absent: there is "
+            "no last one.",
+            examples=[10],
+        ),
+    ] = None
+    initial_wait_seconds: Annotated[float | None, Field(gt=0, description="The first wait.", examples=[0.5])] = None
+    max_wait_seconds: Annotated[float | None, Field(gt=0, description="The longest wait.", examples=[60])] = None
+    multiplier: Annotated[
+        float | None, Field(ge=1, description="What each wait is multiplied by for the next.", examples=[2])
+    ] = None
+    jitter: Annotated[
+        float | None,
+        Field(ge=0, le=1, description="How much of each wait is random, as a share of it.", examples=[0.2]),
+    ] = None
+
+
 class Sink(Model, ABC):
     """Where changes go: as records (`RecordSink`) or into tables (`sinks.tables.TableSink`). A subclass is one file in
     `sinks/`; its docstring says how it absorbs a repeat (Law 4)."""
@@ -123,6 +155,16 @@ class Sink(Model, ABC):
         ),
     ] = True
 
+    enabled: Annotated[
+        bool,
+        Field(
+            description="`false`: the sink stays in the document and out of the run. It keeps its place, and the log "
+            "keeps what it has not read as for a sink that is not `required`."
+        ),
+    ] = True
+    retry: Annotated[
+        SinkRetry, Field(description="How long to wait before the next attempt, after an error that may pass.")
+    ] = SinkRetry()
     processors: Annotated[
         tuple[ProcessorEntry, ...],
         Field(description="Steps that this sink's changes go through, behind those of the spec."),

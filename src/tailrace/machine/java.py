@@ -14,6 +14,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,6 +25,10 @@ SUPPORTED_VERSIONS = (17, 21)
 QUICK = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseParallelGC"
 """Options of a JVM that runs for a short time: it compiles less and starts sooner. By itself the first option makes the
 space for compiled code so small that Spark with Delta and Iceberg fills it; nothing is compiled from then on."""
+
+_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
+_EVERYBODYS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+"""Environment: options that every JVM takes."""
 
 _WRAPPER = """\
 #!/bin/sh
@@ -37,6 +42,12 @@ for argument in "$@"; do
 done
 exec {java} "$@"
 """
+
+
+def with_one_collector(options: str, environment: Mapping[str, str] = os.environ) -> str:
+    """The options without a garbage collector, where the environment chooses one: a JVM that is given two ends."""
+    chosen = any(_COLLECTOR.search(environment.get(name, "")) for name in _EVERYBODYS)
+    return " ".join(_COLLECTOR.sub("", options).split()) if chosen else options
 
 
 @functools.cache

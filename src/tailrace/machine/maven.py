@@ -18,7 +18,7 @@ from xml.sax.saxutils import quoteattr
 
 from tailrace.errors import SetupError
 from tailrace.machine.cache import cache_directory
-from tailrace.machine.java import QUICK, java_home
+from tailrace.machine.java import QUICK, java_home, with_one_collector
 
 _RETRY_AFTER_SECONDS = (2, 6)
 _FETCH_HINT = (
@@ -106,7 +106,7 @@ def _fetch(target: Path, module: str) -> None:
 
 
 def _run_ivy(module: Path, into: Path) -> subprocess.CompletedProcess[str]:
-    command = [str(java_home() / "bin" / "java"), *QUICK.split(), "-jar", str(_ivy_jar())]
+    command = [str(java_home() / "bin" / "java"), *with_one_collector(QUICK).split(), "-jar", str(_ivy_jar())]
     command += ["-cache", str(cache_directory() / "ivy"), "-m2compatible", "-ivy", str(module)]
     command += ["-confs", "default", "-retrieve", f"{into}/[artifact]-[revision](-[classifier]).[ext]"]
     return subprocess.run(command, capture_output=True, text=True, check=False)

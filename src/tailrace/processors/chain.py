@@ -49,7 +49,7 @@ class Chain:
                 raise ProcessorError(
                     "processor.unknown_columns",
                     f"what columns {table.name} has behind '{each.id}' is not known",
-                    hint="declare them in the processor: `columns: {name: kind}`",
+                    hint="declare them in the processor (`columns: {name: kind}`), or leave the table to other sinks",
                     where=table.name,
                 )
             table = found

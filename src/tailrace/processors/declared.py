@@ -1,18 +1,59 @@
-"""Columns of rows that user code made: what it declared, what it did not, and what it left out."""
+"""Columns that a processor makes: what it declared, what it did not, and what user code left out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import pyarrow as pa
+from pydantic import Field, field_validator
 
+from tailrace.contracts import Processor
+from tailrace.kinds import Kind
 from tailrace.processors.outcome import Made, Outcome, image_of, members
-from tailrace.schema import TableSchema
+from tailrace.schema import Column, TableSchema
 
 UNDECLARED = "_undeclared"
 """The JSON column of a table with declared columns that has what the code added beyond them."""
+
+
+class DeclaresColumns(Processor):
+    """A processor that may make columns, which it then declares for tables."""
+
+    columns: Annotated[
+        dict[str, str] | None,
+        Field(
+            description="The columns it adds or whose kind it changes, by name: needed before tables of a lake, `{}` "
+            "for none. Absent: nobody knows before it ran.",
+            examples=[{"priority": "text", "tax": "decimal(12,2)"}],
+        ),
+    ] = None
+
+    @field_validator("columns")
+    @classmethod
+    def _of_known_kinds(cls, columns: dict[str, str] | None) -> dict[str, str] | None:
+        for text in (columns or {}).values():
+            Kind.parse(text)
+        return columns
+
+    def declared(self) -> dict[str, Column]:
+        """The columns that it declares."""
+        kinds = (self.columns or {}).items()
+        return {name: Column(name, kind, kind=Kind.parse(kind)) for name, kind in kinds}
+
+    def gathering(self, table: TableSchema) -> TableSchema | None:
+        """A version of a table with these columns, and with `_undeclared`; None: it declares none."""
+        if self.columns is None:
+            return None
+        own = self.declared()
+        own[UNDECLARED] = Column(UNDECLARED, "json", kind=Kind("json"))
+        kept = tuple(_retyped(column, own.pop(column.name, None)) for column in table.columns)
+        return replace(table, columns=(*kept, *own.values()))
+
+
+def _retyped(column: Column, declared: Column | None) -> Column:
+    return column if declared is None else replace(column, type=declared.type, kind=declared.kind)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class TablePatterns:
     """Tables that one of these patterns fits."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        self._patterns = [([_glob(part) for part in _PART.findall(each)], _glob(each)) for each in patterns]
+        self._patterns = [([glob(part) for part in _PART.findall(each)], glob(each)) for each in patterns]
 
     def fit(self, database: str, schema: str, table: str) -> bool:
         """A logical message is a table without a schema: its prefix may have dots."""
@@ -80,6 +80,7 @@ def _unknown(changes: pa.RecordBatch, row: int) -> TableSchema:
 
 
 @lru_cache
-def _glob(text: str) -> re.Pattern[str]:
+def glob(text: str) -> re.Pattern[str]:
+    """`*` stands for any characters; what stands in double quotes is one part with all it has."""
     plain = text[1:-1].replace('""', '"') if text.startswith('"') else text
     return re.compile(fnmatch.translate(plain.replace("[", "[[]").replace("?", "[?]")))

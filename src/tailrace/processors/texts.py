@@ -147,25 +147,31 @@ def _quoted(text, places, missing, out, made):
         made[row] = w
         if missing[row]:
             continue
-        out[w] = QUOTE
-        w += 1
-        for p in range(places[row], places[row + 1]):
-            byte = text[p]
-            if byte >= SPACE and byte != QUOTE and byte != BACKSLASH:
-                out[w] = byte
-                w += 1
-                continue
-            out[w] = BACKSLASH
-            out[w + 1] = byte if byte >= SPACE else _SHORT[byte]
-            w += 2
-            if byte < SPACE and _SHORT[byte] == 0:
-                out[w - 1], out[w], out[w + 1] = SMALL_U, ZERO, ZERO
-                out[w + 2], out[w + 3] = _HEX[byte >> 4], _HEX[byte & 15]
-                w += 4
-        out[w] = QUOTE
-        w += 1
+        w = quote(text, places[row], places[row + 1], out, w)
     made[len(missing)] = w
     return w
+
+
+@njit(cache=True, nogil=True)
+def quote(text, start, end, out, w):
+    """What stands between two places as a JSON string, from `w` on; where it ends."""
+    out[w] = QUOTE
+    w += 1
+    for p in range(start, end):
+        byte = text[p]
+        if byte >= SPACE and byte != QUOTE and byte != BACKSLASH:
+            out[w] = byte
+            w += 1
+            continue
+        out[w] = BACKSLASH
+        out[w + 1] = byte if byte >= SPACE else _SHORT[byte]
+        w += 2
+        if byte < SPACE and _SHORT[byte] == 0:
+            out[w - 1], out[w], out[w + 1] = SMALL_U, ZERO, ZERO
+            out[w + 2], out[w + 3] = _HEX[byte >> 4], _HEX[byte & 15]
+            w += 4
+    out[w] = QUOTE
+    return w + 1
 
 
 @njit(cache=True, nogil=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, Protocol, cast
 
@@ -15,12 +15,11 @@ import pyarrow.compute as pc
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from tailrace.contracts import BatchProcessor, Place, Processor, Step, Trait
+from tailrace.contracts import BatchProcessor, Place, Step, Trait
 from tailrace.errors import ProcessorError
-from tailrace.kinds import Kind
-from tailrace.processors.declared import UNDECLARED, Declared
+from tailrace.processors.declared import Declared, DeclaresColumns
 from tailrace.processors.outcome import Outcome, applied
-from tailrace.schema import Column, TableSchema
+from tailrace.schema import TableSchema
 
 PIECE_ROWS = 1_000
 """Changes that a call of user code gets, at most."""
@@ -43,7 +42,7 @@ class UserError(Exception):
         self.reason, self.code, self.said = reason, code, said
 
 
-class ForTables(Processor):
+class ForTables(DeclaresColumns):
     """A processor that some tables go through, and that may add columns to them."""
 
     tables: Annotated[
@@ -54,31 +53,11 @@ class ForTables(Processor):
             examples=[["shop.orders", "billing.*"]],
         ),
     ] = ()
-    columns: Annotated[
-        dict[str, str] | None,
-        Field(
-            description="The columns it adds or whose kind it changes, by name: needed before tables of a lake, `{}` "
-            "for none. Absent: nobody knows before it ran.",
-            examples=[{"priority": "text", "tax": "decimal(12,2)"}],
-        ),
-    ] = None
-
-    @field_validator("columns")
-    @classmethod
-    def _of_known_kinds(cls, columns: dict[str, str] | None) -> dict[str, str] | None:
-        for text in (columns or {}).values():
-            Kind.parse(text)
-        return columns
 
     def concerns(self, schema: str, table: str) -> bool:
         """Whether changes of a table go through it."""
         names = (f"{schema}.{table}", table)
         return not self.tables or any(fnmatchcase(name, pattern) for pattern in self.tables for name in names)
-
-    def declared(self) -> dict[str, Column]:
-        """The columns that it declares."""
-        kinds = (self.columns or {}).items()
-        return {name: Column(name, kind, kind=Kind.parse(kind)) for name, kind in kinds}
 
 
 class UserCode(ForTables, BatchProcessor):
@@ -118,12 +97,7 @@ class UserCode(ForTables, BatchProcessor):
     def shape(self, table: TableSchema) -> TableSchema | None:
         if not self.concerns(table.schema, table.table):
             return table
-        if self.columns is None:
-            return None
-        own = self.declared()
-        own[UNDECLARED] = Column(UNDECLARED, "json", kind=Kind("json"))
-        kept = tuple(_retyped(column, own.pop(column.name, None)) for column in table.columns)
-        return replace(table, columns=(*kept, *own.values()))
+        return self.gathering(table)
 
     def unsent(self, columns: Iterable[str], table: TableSchema) -> tuple[str, ...]:
         """Any declared column may have been made of one that was not sent."""
@@ -222,10 +196,6 @@ def _pieces(batch: pa.RecordBatch, places: Sequence[int]) -> Iterator[Piece]:
         weight += size
     if piece:
         yield tuple(piece)
-
-
-def _retyped(column: Column, declared: Column | None) -> Column:
-    return column if declared is None else replace(column, type=declared.type, kind=declared.kind)
 
 
 def taken(batch: pa.RecordBatch, piece: Piece) -> pa.RecordBatch:

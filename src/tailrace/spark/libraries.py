@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tailrace.contracts import EXTENSIONS, Sink
+from tailrace.contracts import EXTENSIONS, RecordSink, Sink
 from tailrace.machine.maven import fetch_jars
 from tailrace.spark.session import open_session
 from tailrace.spec.platform import SparkSettings
 
+MOST_WAITING = 3
+"""Sinks that can wait for their targets at the same time without keeping others from working."""
+_LOCAL = re.compile(r"local\[(\*|\d+)\]")
 _VERSIONED = re.compile(r"(.+?)-\d[\w.\-]*\.jar")
 
 
@@ -21,12 +25,36 @@ def open_for(
     sinks: Iterable[Sink], settings: SparkSettings, log_file: Path, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
     """A session that runs `sinks`, set up as the platform document says. `conf` gives way to the document's."""
+    sinks = tuple(sinks)
     return open_session(
         log_file,
-        master=settings.master,
-        conf={**settings_for(sinks), **(conf or {}), **settings.conf},
+        master=with_slots(settings.master, sinks),
+        conf={**settings_for(sinks), **sharing(settings.master), **(conf or {}), **settings.conf},
         driver_memory=settings.driver_memory,
     )
+
+
+def with_slots(master: str, sinks: Sequence[Sink]) -> str:
+    """The master, with room for more tasks than there are cores where there are several sinks: tasks of one that waits
+    for its target leave the cores to the others."""
+    cores = _cores(master)
+    waiting = sum(isinstance(sink, RecordSink) for sink in sinks) if len(sinks) > 1 else 0
+    return master if cores is None else f"local[{cores * (1 + min(waiting, MOST_WAITING))}]"
+
+
+def sharing(master: str) -> dict[str, str]:
+    """Queries take turns, task by task, and each uses as many tasks as there are cores."""
+    cores = _cores(master)
+    parallelism = {} if cores is None else {"spark.default.parallelism": str(cores)}
+    return {"spark.scheduler.mode": "FAIR", **parallelism}
+
+
+def _cores(master: str) -> int | None:
+    """Of a local master; None of others."""
+    found = _LOCAL.fullmatch(master)
+    if found is None:
+        return None
+    return len(os.sched_getaffinity(0)) if found[1] == "*" else int(found[1])
 
 
 def settings_for(sinks: Iterable[Sink]) -> dict[str, str]:

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace.changelog import LogReader, Owner, Subscribers, Trimmed, trimmed
-from tailrace.contracts import Delivery, Gather, Place, Processor, Provenance, RecordSink, Sink, Span
+from tailrace.contracts import Delivery, Gather, Hold, Place, Processor, Provenance, RecordSink, Sink, Span
 from tailrace.errors import LogError, SparkError, TailraceError
 from tailrace.jvm import reason
 from tailrace.machine.durable import make_directory, replace_file
@@ -39,6 +39,8 @@ from tailrace.spark.task import Count
 from tailrace.spec import Batch, Sharding
 
 WAIT_S = 0.02
+POOL = "spark.scheduler.pool"
+"""Jobs of one query wait for each other, those of several take turns."""
 WORKER_LOST = ("Python worker exited unexpectedly", "Python worker failed to connect back")
 """How Spark says that a worker was killed, or that the machine was too busy to start one."""
 
@@ -95,6 +97,8 @@ def start_query(
     batch: Batch | None = None,
     sharding: Sharding | None = None,
     processors: Sequence[Processor] = (),
+    hold: Hold | None = None,
+    deadline_s: float | None = None,
 ) -> Query:
     """Start delivering the log to `sink`, from where `state_dir`'s checkpoint or else the sink's mark says.
 
@@ -103,8 +107,12 @@ def start_query(
     for how long itself, and that replaces `batch.max_ms`. With `sharding.key` every batch is shuffled and
     sorted, which a batch sharded by primary key is not. Raises `log.replaced` and `log.expired` where the
     starting point is gone, and what `sink.prepare` raises.
+
+    `hold` is what the log keeps for it, by default as the sink's `required` says. A batch of records that takes longer
+    than `deadline_s` is given up.
     """
     make_directory(state_dir)
+    hold = hold or Hold(sink.required)
     flow = Flow(batch or Batch(), sharding or Sharding())
     wanted = sink.tasks() if isinstance(sink, RecordSink) else None
     tasks = wanted or flow.sharding.count or spark.sparkContext.defaultParallelism
@@ -114,7 +122,16 @@ def start_query(
     if isinstance(sink, TableSink):
         limits = flow.limits
         carrier = TableCarrier(
-            spark, sink, delivery, limits, log_path=log_path, state_dir=state_dir, tasks=tasks, chain=chain
+            spark,
+            sink,
+            delivery,
+            limits,
+            log_path=log_path,
+            state_dir=state_dir,
+            tasks=tasks,
+            chain=chain,
+            hold=hold,
+            deadline_s=deadline_s,
         )
     elif isinstance(sink, RecordSink):
         carrier = RecordCarrier(
@@ -127,6 +144,7 @@ def start_query(
             tasks=tasks,
             key=flow.sharding.key,
             chain=chain,
+            deadline_s=deadline_s,
         )
     else:
         raise TypeError(f"{type(sink).__name__} is neither a RecordSink nor a TableSink")
@@ -142,10 +160,12 @@ def start_query(
         flow=flow,
         tasks=tasks,
         chain=chain,
+        hold=hold,
         began=began,
         start=start,
     )
-    Subscribers(log_path).report(query.name, query.progress().offset, required=sink.required)
+    progress = query.progress().offset
+    Subscribers(log_path).report(query.name, progress, required=hold.required, quorum=hold.quorum)
     query.launch(spark)
     return query
 
@@ -164,10 +184,11 @@ class Query:
         flow: Flow,
         tasks: int,
         chain: SinkChain,
+        hold: Hold,
         began: Began,
         start: int,
     ) -> None:
-        self.name, self.began = name, began
+        self.name, self.began, self._hold = name, began, hold
         self._chain = chain
         self._sink, self._carrier, self._flow, self._tasks = sink, carrier, flow, tasks
         self._limits = replace(flow.limits, snapshot_batches=sink.snapshot_batches())
@@ -194,6 +215,7 @@ class Query:
             .writeStream.queryName(self.name)
             .option("checkpointLocation", str(self._checkpoint.path))
         )
+        spark.sparkContext.setLocalProperty(POOL, self.name)
         self._stream = writer.foreachBatch(self._run).start()
 
     @property
@@ -272,7 +294,8 @@ class Query:
             log=self._log.log_id,
             state=str(self._state),
             subscriber=self.name,
-            required=self._sink.required,
+            required=self._hold.required,
+            quorum=self._hold.quorum,
             linger_ms=int(gather.seconds * 1000),
             linger_bytes=gather.bytes,
             linger_rows=gather.rows,

@@ -54,6 +54,7 @@ class RecordCarrier(Carrier):
         tasks: int,
         key: str | None,
         chain: SinkChain,
+        deadline_s: float | None = None,
     ) -> None:
         """Makes the sink ready: raises what `sink.prepare` raises."""
         sink.prepare(delivery)
@@ -67,7 +68,7 @@ class RecordCarrier(Carrier):
         self._chain = chain
         rendered = _rendered(sink, Rendering(delivery, provenance, processed=bool(chain)))
         given = tuple(name for name in rendered if name not in COUNTED or name in sink.columns())
-        self._task = WriteTask(sink, delivery, given, self._writing)
+        self._task = WriteTask(sink, delivery, given, self._writing, deadline_s)
         needed = () if key is None else ("seq", "key", "before", "after")
         self._columns = [*rendered.values(), *(F.col(name) for name in needed if name not in rendered)]
 

@@ -33,7 +33,7 @@ from tailrace.errors import ConfigError, SparkError
 from tailrace.machine import signals
 from tailrace.machine.cache import script
 from tailrace.machine.durable import make_directory, private
-from tailrace.machine.java import java_home
+from tailrace.machine.java import java_home, with_one_collector
 from tailrace.spark.daemon import DRIVER_PID, importable
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
@@ -143,7 +143,8 @@ def open_session(
     for name in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)  # they print, with traces, what is raised anyway
     _prepare_environment(local=_is_local(master))
-    settings[JAVA_OPTIONS] += _archived(settings[JAVA_OPTIONS])
+    options = with_one_collector(settings[JAVA_OPTIONS])
+    settings[JAVA_OPTIONS] = options + _archived(options)
     spark_conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     make_directory(log_file.parent)
     try:

@@ -74,6 +74,7 @@ class ReadOptions:
     """The query's state directory, for `control.json`."""
     subscriber: str = ""
     required: bool = True
+    quorum: int = 0
     linger_ms: int = 0
     """How long the oldest waiting change may wait for company before a batch is cut..."""
     linger_bytes: int = 0
@@ -314,7 +315,9 @@ class Planner:
         options = self._options
         due = last or now >= self._reported_s + REPORT_S
         if options.subscriber and self._reported != self._planned and due:
-            self._subscribers.report(options.subscriber, self._planned, required=options.required)
+            self._subscribers.report(
+                options.subscriber, self._planned, required=options.required, quorum=options.quorum
+            )
             self._reported, self._reported_s = self._planned, now
 
     def _cut(self, orders: Orders) -> int:

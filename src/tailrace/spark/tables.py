@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tailrace import jvm
 from tailrace.change import CHANGES, PROCESSED
 from tailrace.changelog import FirstRead, Holds, Limits, LogReader, Owner, Slice, read_slice
-from tailrace.contracts import Content, Delivery, Portion, Span
+from tailrace.contracts import Content, Delivery, Hold, Portion, Span
 from tailrace.schema import TableSchema
 from tailrace.sinks.tables import Care, Portions, TableSink
 from tailrace.sinks.typed_rows import TypedRows
@@ -45,13 +46,18 @@ class TableCarrier(Carrier):
         state_dir: Path,
         tasks: int,
         chain: SinkChain | None = None,
+        hold: Hold | None = None,
+        deadline_s: float | None = None,
     ) -> None:
         """Lets tables that halted or were rolled back catch up first."""
         columns = list(canonical(sink.columns(), processed=bool(chain)).values())
         name = Owner(delivery.pipeline, sink.id).name
-        self._log = SparkLog(spark, log_path, columns, limits, name, tasks, chain, required=sink.required)
+        hold = hold or Hold(sink.required)
+        alone = hold.required and not hold.quorum
+        self._log = SparkLog(spark, log_path, columns, limits, name, tasks, chain, required=alone)
         self._keeper = sink.keeper(spark, delivery, self._log, state_dir)
         self._keeper.settle()
+        self._deadline_s, self._took_s = deadline_s, 0.0
         self._let_go = self._log.holds.let_others_go()
 
     def plan(self, changes: DataFrame) -> DataFrame:
@@ -61,11 +67,18 @@ class TableCarrier(Carrier):
         return self._keeper.mark()
 
     def carry(self, frame: DataFrame, span: Span) -> dict[int, Count]:
+        began = time.monotonic()
         applied = self._keeper.keep(span)
+        self._took_s = time.monotonic() - began
         return {number: Count(each.rows, None, each.last_us) for number, each in applied.items()}
 
     def warnings(self) -> tuple[str, ...]:
-        return self._keeper.warnings() + self._let_go + self._log.holds.expired()
+        return self._keeper.warnings() + self._let_go + self._log.holds.expired() + self._slowness()
+
+    def _slowness(self) -> tuple[str, ...]:
+        if self._deadline_s is None or self._took_s <= self._deadline_s:
+            return ()
+        return (f"the last batch took {self._took_s:.1f} s; sink_batch_deadline_secs is {self._deadline_s:g}",)
 
     def care(self) -> Care | None:
         return self._keeper.care()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -52,26 +53,49 @@ class Count:
         self.last_us = max(self.last_us, other.last_us)
 
 
+class Deadline:
+    """How long a task may take; None: as long as it wants."""
+
+    def __init__(self, sink: str, seconds: float | None) -> None:
+        self._sink, self._seconds, self._began = sink, seconds, time.monotonic()
+
+    def is_over(self) -> bool:
+        return self._seconds is not None and time.monotonic() - self._began > self._seconds
+
+    def check(self) -> None:
+        if self.is_over():
+            raise SinkError(
+                "sink.unavailable",
+                f"the batch took longer than {self._seconds:g} seconds",
+                hint="the target is slow: raise sink_batch_deadline_secs, or lower batch.max_events",
+                where=self._sink,
+            )
+
+
 @dataclass(frozen=True)
 class WriteTask:
     """`mapInArrow`'s function: picklable, one for all batches; the job's property `SPAN` says which it is. `columns`
-    are what the writer is given; `lock` is in the query's state directory."""
+    are what the writer is given; `lock` is in the query's state directory. After `deadline_s` it gives up."""
 
     sink: RecordSink
     delivery: Delivery
     columns: tuple[str, ...]
     lock: Path
+    deadline_s: float | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         receipt, error = "", ""
+        clock = Deadline(self.sink.id, self.deadline_s)
         counts: dict[int, Count] = {}
         with writing(self.lock):
             try:
                 context = TaskContext.get()
                 assert context is not None
                 span = Span(**json.loads(context.getLocalProperty(SPAN) or ""))
-                writer = self.sink.open(replace(self.delivery, ending=self._is_ending), span, context.partitionId())
-                written = writer.write(self._counted(batches, counts))
+                writer = self.sink.open(
+                    replace(self.delivery, ending=lambda: self._is_ending(clock)), span, context.partitionId()
+                )
+                written = writer.write(self._counted(batches, counts, clock))
                 receipt = written.receipt
                 if written.rejected:
                     raise written.rejected[0].error
@@ -82,11 +106,14 @@ class WriteTask:
         told = json.dumps({number: asdict(count) for number, count in counts.items()})
         yield pa.RecordBatch.from_pydict({"receipt": [receipt], "error": [error], "counts": [told]}, schema=OUTCOME)
 
-    def _is_ending(self) -> bool:
-        return Control(self.lock.parent).orders().drain
+    def _is_ending(self, clock: Deadline) -> bool:
+        return clock.is_over() or Control(self.lock.parent).orders().drain
 
-    def _counted(self, batches: Iterable[pa.RecordBatch], counts: dict[int, Count]) -> Iterator[pa.RecordBatch]:
+    def _counted(
+        self, batches: Iterable[pa.RecordBatch], counts: dict[int, Count], clock: Deadline
+    ) -> Iterator[pa.RecordBatch]:
         for batch in batches:
+            clock.check()
             for number, count in _count(batch):
                 counts.setdefault(number, Count()).add(count)
             yield _restored(batch.select(list(self.columns)))

@@ -20,11 +20,9 @@ Today = Mapping[str, tuple[object, ...]]
 """Key → the values accepted now."""
 
 SPEC: Today = {
-    "commit_policy": (),
     "connection_policy": (),
     "journal": (),
     "schema_sensing": (),
-    "sink_batch_deadline_secs": (),
 }
 BATCH: Today = {"max_inflight": (1,)}
 SOURCE: Mapping[str, Today] = {

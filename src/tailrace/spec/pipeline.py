@@ -15,10 +15,11 @@ from pydantic_core import PydanticCustomError
 
 from tailrace.change import LANES
 from tailrace.config import MIB, POSITION_FIELDS, ByteSize, Duration, Model, Reference, parse_template
-from tailrace.contracts import UNKNOWN, Processor, Provenance, RecordSink
+from tailrace.contracts import UNKNOWN, Hold, Processor, Provenance, RecordSink
 from tailrace.contracts.entries import ConnectorEntry, ProcessorEntry
 from tailrace.registry import SINKS, SOURCES
 from tailrace.spec import later
+from tailrace.spec.delivery import CommitPolicy
 
 if TYPE_CHECKING:
     from tailrace.contracts import Sink
@@ -151,6 +152,19 @@ class PipelineSpec(Model):
             json_schema_extra={"minItems": 1},
         ),
     ]
+    commit_policy: Annotated[
+        CommitPolicy, Field(description="Which sinks must have a change before it counts as delivered.")
+    ] = CommitPolicy()
+    sink_batch_deadline_secs: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            description="Seconds that a batch of records may take. After that its tasks give up what they still wait "
+            "for, and the batch is tried again as after any failure. Tables finish what they have begun: a batch of "
+            "theirs that takes longer is a warning. Absent: no such bound.",
+            examples=[60],
+        ),
+    ] = None
     batch: Annotated[Batch, Field(description="What bounds a micro-batch.")] = Batch()
     sharding: Annotated[Sharding, Field(description="How tasks share a batch.")] = Sharding()
 
@@ -166,6 +180,17 @@ class PipelineSpec(Model):
             raise PydanticCustomError("config.duplicate_id", "two sinks have the id '{id}'", context)
         return sinks
 
+    @field_validator("commit_policy")
+    @classmethod
+    def _within_reach(cls, policy: CommitPolicy, info: ValidationInfo) -> CommitPolicy:
+        sinks = [cast("Sink", entry.config) for entry in info.data.get("sinks", ())]
+        required = sum(sink.required and sink.enabled for sink in sinks)
+        if policy.quorum is not None and sinks and policy.quorum > required:
+            context = {"quorum": policy.quorum, "required": required, "hint": "lower it, or make more sinks `required`"}
+            message = "a quorum of {quorum} cannot be reached: {required} sinks are required"
+            raise PydanticCustomError("config.invalid_value", message, context)
+        return policy
+
     @field_validator("sinks")
     @classmethod
     def _with_chains_that_fit(cls, sinks: tuple[SinkEntry, ...], info: ValidationInfo) -> tuple[SinkEntry, ...]:
@@ -173,6 +198,8 @@ class PipelineSpec(Model):
         common = tuple(entry.config for entry in info.data.get("processors", ()))
         for sink in (cast("Sink", entry.config) for entry in sinks):
             chain = (*common, *sink.chain())
+            if "source" in info.data:
+                chain = _of_source(chain, info.data["source"].config)
             _refuse_equal_ids(sink.id, chain)
             if sink.mirrors():
                 _refuse_broken_mirror(sink.id, chain)
@@ -213,12 +240,35 @@ class Pipeline(Model):
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
-        """The sinks, ready to be prepared and opened."""
+        """The sinks that take part, ready to be prepared and opened."""
+        return tuple(sink for sink in self._documented if sink.enabled)
+
+    @property
+    def disabled(self) -> tuple[Sink, ...]:
+        """The sinks that are in the document and not in the run."""
+        return tuple(sink for sink in self._documented if not sink.enabled)
+
+    @property
+    def entries(self) -> tuple[SinkEntry, ...]:
+        """The sinks that take part, with their types."""
+        return tuple(entry for entry in self.spec.sinks if cast("Sink", entry.config).enabled)
+
+    def hold(self, sink: Sink) -> Hold:
+        """What the log keeps for this sink, by the commit policy."""
+        policy = self.spec.commit_policy
+        return Hold(sink.enabled and (sink.required or policy.mode == "all"), policy.quorum or 0)
+
+    @property
+    def _documented(self) -> tuple[Sink, ...]:
         return tuple(cast("Sink", entry.config) for entry in self.spec.sinks)
 
     def chain(self, sink: Sink) -> tuple[Processor, ...]:
         """What this sink's changes go through."""
-        return (*(entry.config for entry in self.spec.processors), *sink.chain())
+        return _of_source((*(entry.config for entry in self.spec.processors), *sink.chain()), self.source)
+
+
+def _of_source(chain: tuple[Processor, ...], source: Model) -> tuple[Processor, ...]:
+    return tuple(each.of_source(_provenance(source)) for each in chain)
 
 
 def _refuse_equal_ids(sink: str, chain: tuple[Processor, ...]) -> None:

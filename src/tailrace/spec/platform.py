@@ -10,7 +10,9 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from tailrace.backoff import Backoff
 from tailrace.config import GIB, MIB, ByteSize, Duration, Model, Secret
+from tailrace.contracts import SinkRetry
 
 
 class SparkSettings(Model):
@@ -80,18 +82,28 @@ class TapSettings(Model):
 
 
 class Retry(Model):
-    """How long to wait before the next attempt, after an error that may pass by itself. The wait doubles from `initial`
-    up to `max`. There is no last attempt."""
+    """How long to wait before the next attempt, after an error that may pass by itself. The wait grows from `initial`
+    up to `max`. There is no last attempt, unless a sink's own `retry` says so."""
 
     initial: Annotated[Duration, Field(description="The first wait.", examples=["500ms"])] = timedelta(seconds=1)
     max: Annotated[Duration, Field(description="The longest wait.", examples=["5m"])] = timedelta(seconds=60)
+    multiplier: Annotated[
+        float, Field(ge=1, description="What each wait is multiplied by for the next.", examples=[1.5])
+    ] = 2.0
     jitter: Annotated[
         float, Field(ge=0, le=1, description="How much of each wait is random, as a share of it.", examples=[0.1])
     ] = 0.2
 
-    def seconds(self) -> tuple[float, float, float]:
-        """(initial, max, jitter), as `Backoff` takes them."""
-        return self.initial.total_seconds(), self.max.total_seconds(), self.jitter
+    def backoff(self, own: SinkRetry | None = None) -> Backoff:
+        """The waits, as a sink's `own` settings change them."""
+        own = own or SinkRetry()
+        initial, longest = self.initial.total_seconds(), self.max.total_seconds()
+        return Backoff(
+            initial if own.initial_wait_seconds is None else own.initial_wait_seconds,
+            longest if own.max_wait_seconds is None else own.max_wait_seconds,
+            self.jitter if own.jitter is None else own.jitter,
+            multiplier=self.multiplier if own.multiplier is None else own.multiplier,
+        )
 
 
 class Metrics(Model):

@@ -106,6 +106,15 @@ class SinkStatus:
 
 
 @dataclass(frozen=True)
+class PipelineStatus:
+    """Everything below the offset `committed` counts as delivered, by the commit policy `mode`; None: not known yet."""
+
+    pipeline: str
+    mode: str
+    committed: int | None
+
+
+@dataclass(frozen=True)
 class SnapshotStatus:
     """A table of a snapshot that is under way, or that could not be read (`failed`) and was not since. `estimate` is
     the database's guess of its rows, where it has one. `error` is why it failed, or what it waits for."""
@@ -128,6 +137,7 @@ class Status:
     taps: tuple[TapStatus, ...] = ()
     sinks: tuple[SinkStatus, ...] = ()
     snapshots: tuple[SnapshotStatus, ...] = ()
+    pipelines: tuple[PipelineStatus, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

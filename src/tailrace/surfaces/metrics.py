@@ -13,7 +13,16 @@ from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from tailrace.errors import SetupError
-from tailrace.supervisor.status import SinkState, SinkStatus, SnapshotStatus, Status, TableStatus, TapState, TapStatus
+from tailrace.supervisor.status import (
+    PipelineStatus,
+    SinkState,
+    SinkStatus,
+    SnapshotStatus,
+    Status,
+    TableStatus,
+    TapState,
+    TapStatus,
+)
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
@@ -60,6 +69,7 @@ class LastStatus:
             yield from _of_sources(status.taps)
             yield from _of_sinks(status.sinks)
             yield from _of_snapshots(status.snapshots)
+            yield from _of_pipelines(status.pipelines)
 
 
 def _of_sources(taps: tuple[TapStatus, ...]) -> Iterator[Metric]:
@@ -130,6 +140,12 @@ def _of_snapshots(snapshots: tuple[SnapshotStatus, ...]) -> Iterator[Metric]:
     yield _gauge("snapshot_failed", "1 where the table could not be read.", at, failed)
     estimate = "Rows the database thinks the table has; absent: it has no guess."
     yield _gauge("snapshot_estimated_rows", estimate, at, of(lambda each: each.estimate))
+
+
+def _of_pipelines(pipelines: tuple[PipelineStatus, ...]) -> Iterator[Metric]:
+    text = "Everything below is delivered by its commit policy; absent: not known yet."
+    samples = [((each.pipeline,), each.committed) for each in pipelines]
+    yield _gauge("pipeline_committed_offset", text, ("pipeline",), samples)
 
 
 def _place(sink: SinkStatus) -> tuple[str, str, str]:

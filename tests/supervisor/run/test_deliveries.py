@@ -12,7 +12,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tailrace.capture.postgres.provenance import PROVENANCE
-from tailrace.errors import RETRYABLE
+from tailrace.contracts import SinkRetry
+from tailrace.errors import RETRYABLE, SinkError
 from tailrace.sinks.file import FileSink
 from tailrace.spark.query import DeliveryProgress
 from tailrace.spark.task import Count
@@ -64,6 +65,21 @@ def test_one_batch_that_took_all_there_was_ends_the_warning() -> None:
     assert pressure.warnings(DeliveryProgress(0, 20, bound_limited=20))
     assert pressure.warnings(DeliveryProgress(0, 21, bound_limited=20)) == ()
     assert pressure.warnings(DeliveryProgress(0, 30, bound_limited=29)) == ()
+
+
+def test_attempts_may_be_numbered(tmp_path: Path) -> None:
+    (tmp_path / "feed.yaml").write_text(DOCUMENT.format(folder=tmp_path))
+    [pipeline] = load_pipelines([tmp_path / "feed.yaml"])
+    [sink] = pipeline.sinks
+    sink = sink.model_copy(update={"retry": SinkRetry(max_attempts=3, initial_wait_seconds=0.01, jitter=0)})
+    no_spark: Any = None
+    runner = SinkRunner(no_spark, pipeline, "file", sink, Platform(data_dir=tmp_path / "data"), PROVENANCE)
+    away = SinkError("sink.unavailable", "nobody answers")
+    for _ in range(2):
+        runner._handle(away)
+        assert (runner.status(0).state, runner.failure) == ("waiting", None)
+    runner._handle(away)
+    assert (runner.status(0).state, runner.failure) == ("failed", away)
 
 
 def test_a_full_disk_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tailrace.changelog import Bounds, LogWriter, Retention, Subscriber, Subscribers
+from tailrace.changelog import Awaited, Bounds, LogWriter, Retention, Subscriber, Subscribers
+from tailrace.contracts import Hold
 from tailrace.spec import Pipeline, load_pipelines
+from tailrace.spec.delivery import CommitPolicy
 from tailrace.supervisor.layout import Layout
-from tailrace.supervisor.run.subscriptions import settle_subscribers
+from tailrace.supervisor.run.subscriptions import awaited, settle_subscribers
 from tailrace.surfaces.cli import app
 from tailrace.testing.captures import capture, insert
 
@@ -114,6 +116,51 @@ def test_a_sink_that_became_optional_holds_no_longer_and_neither_do_its_tables(
     assert [each.required for each in subscribers(layout)] == [False, False]
     settle_subscribers(pipeline(lake=True), layout)
     assert [each.required for each in subscribers(layout)] == [True, True]
+
+
+def test_a_disabled_sink_keeps_its_place_and_holds_nothing(layout: Layout, log: LogWriter, pipeline: Make) -> None:
+    Subscribers(layout.log("db")).report("shop/files", 3, required=True)
+    document = pipeline(files=True, screen=True)
+    [entry, other] = document.spec.sinks
+    disabled = entry.config.model_copy(update={"enabled": False})
+    spec = document.spec.model_copy(update={"sinks": (entry.model_copy(update={"config": disabled}), other)})
+    document = document.model_copy(update={"spec": spec})
+    assert settle_subscribers(document, layout) == ()
+    assert subscribers(layout) == [Subscriber("shop/files", 3, required=False)]
+    assert [sink.id for sink in document.sinks] == ["screen"]
+    assert [entry.type for entry in document.entries] == ["console"]
+    settle_subscribers(pipeline(files=True, screen=True), layout)
+    assert subscribers(layout) == [Subscriber("shop/files", 3, required=True)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "holds", "waits_for"),
+    [
+        ({}, {"a": (True, 0), "b": (True, 0), "c": (False, 0)}, Awaited(("shop/a", "shop/b"), 2)),
+        (
+            {"mode": "all"},
+            {"a": (True, 0), "b": (True, 0), "c": (True, 0)},
+            Awaited(("shop/a", "shop/b", "shop/c"), 3),
+        ),
+        (
+            {"mode": "quorum", "quorum": 1},
+            {"a": (True, 1), "b": (True, 1), "c": (False, 1)},
+            Awaited(("shop/a", "shop/b"), 1),
+        ),
+    ],
+)
+def test_the_commit_policy_says_who_is_waited_for(
+    policy: dict[str, object], holds: dict[str, tuple[bool, int]], waits_for: Awaited, pipeline: Make
+) -> None:
+    document = pipeline(a=True, b=True, c=False)
+    spec = document.spec.model_copy(update={"commit_policy": CommitPolicy.model_validate(policy)})
+    document = document.model_copy(update={"spec": spec})
+    assert {sink.id: document.hold(sink) for sink in document.sinks} == {id: Hold(*hold) for id, hold in holds.items()}
+    assert awaited(document) == waits_for
+
+
+def test_where_no_sink_is_required_all_are_waited_for(pipeline: Make) -> None:
+    assert awaited(pipeline(a=False, b=False)) == Awaited(("shop/a", "shop/b"), 2)
 
 
 def test_a_pipeline_that_reads_another_source_holds_only_that(layout: Layout, log: LogWriter, pipeline: Make) -> None:

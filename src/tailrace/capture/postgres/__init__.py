@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -156,8 +157,9 @@ class PostgresSource(Model):
     def provenance(self) -> Provenance:
         """What records say of this kind of source."""
         from tailrace.capture.postgres.provenance import PROVENANCE
+        from tailrace.contracts import OutboxNames
 
-        return PROVENANCE
+        return replace(PROVENANCE, outbox=OutboxNames(self.outbox.tables, self.outbox.prefixes))
 
     @property
     def slot_name(self) -> str:

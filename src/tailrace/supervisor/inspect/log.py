@@ -41,14 +41,15 @@ class TableSummary:
 
 @dataclass(frozen=True)
 class SubscriberSummary:
-    """A sink that reads the log. What a required one has not read is never dropped. A released one is no longer in its
-    pipeline."""
+    """A sink that reads the log. What a required one has not read is never dropped; where there is a `quorum`, what
+    fewer than so many of its pipeline have read. A released one is no longer in its pipeline."""
 
     name: str
     offset: int
     lag_rows: int
     required: bool
     released: bool
+    quorum: int = 0
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def summarize(path: Path) -> LogSummary:
         tuple(segments.values()),
         _tables(schemas.values()),
         tuple(
-            SubscriberSummary(one.name, one.offset, max(0, end - one.offset), one.required, one.released)
+            SubscriberSummary(one.name, one.offset, max(0, end - one.offset), one.required, one.released, one.quorum)
             for one in Subscribers(path).all()
         ),
     )

@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tailrace.changelog import Awaited, Owner
 from tailrace.errors import Action, TailraceError, decide, located, together
 from tailrace.machine import signals
 from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.layout import Layout, run_lock
-from tailrace.supervisor.run.subscriptions import settle_subscribers
+from tailrace.supervisor.run.subscriptions import awaited, settle_subscribers
 from tailrace.supervisor.run.taps import TapProcess
-from tailrace.supervisor.status import Status
+from tailrace.supervisor.status import PipelineStatus, SinkStatus, Status
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +44,8 @@ class Supervisor:
         self._finishing = False
         sources = {pipeline.source_id: pipeline for pipeline in pipelines}
         self._taps = {
-            name: TapProcess(pipeline.spec.source.type, pipeline.source, platform) for name, pipeline in sources.items()
+            name: TapProcess(pipeline.spec.source.type, pipeline.source, platform, self._acknowledging(name))
+            for name, pipeline in sources.items()
         }
         self._runners: list[SinkRunner] = []
         self._snapshots: dict[str, SnapshotThread] = {}
@@ -91,7 +93,13 @@ class Supervisor:
             taps[name] = replace(taps[name], warnings=taps[name].warnings + thread.warnings())
         sinks = tuple(runner.status(taps[runner.source_id].head) for runner in self._runners)
         reading = tuple(each for thread in self._snapshots.values() for each in thread.status())
-        return Status(self._started, time.time(), tuple(taps.values()), sinks, reading)
+        pipelines = tuple(_pipeline_status(pipeline, sinks) for pipeline in self._pipelines)
+        return Status(self._started, time.time(), tuple(taps.values()), sinks, reading, pipelines)
+
+    def _acknowledging(self, source: str) -> list[Awaited]:
+        """Of the pipelines that read `source`: those whose deliveries it waits for before it hears of them."""
+        reading = [each for each in self._pipelines if each.source_id == source]
+        return [awaited(each) for each in reading if each.spec.commit_policy.ack == "sinks"]
 
     # -- the run ---------------------------------------------------------------------------------------------
 
@@ -110,7 +118,7 @@ class Supervisor:
         sinks = [sink for pipeline in self._pipelines for sink in pipeline.sinks]
         self._spark = open_for(sinks, self._platform.spark, self._layout.spark_log, ui)
         for pipeline in self._pipelines:
-            for entry in pipeline.spec.sinks:
+            for entry in pipeline.entries:
                 runner = SinkRunner(
                     self._spark,
                     pipeline,
@@ -223,3 +231,13 @@ class Supervisor:
         if self._stopping.is_set():
             os._exit(128 + number)
         answer()
+
+
+def _pipeline_status(pipeline: Pipeline, sinks: Sequence[SinkStatus]) -> PipelineStatus:
+    offsets = {
+        Owner(each.pipeline, each.sink).name: each.offset
+        for each in sinks
+        if each.pipeline == pipeline.name and each.offset is not None
+    }
+    policy = pipeline.spec.commit_policy
+    return PipelineStatus(pipeline.name, policy.mode, awaited(pipeline).committed(offsets) if offsets else None)

@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 
 from pyspark.sql import SparkSession
 
-from tailrace.backoff import Backoff
 from tailrace.contracts import Delivery, Provenance, Sink
 from tailrace.errors import Action, SparkError, TailraceError, decide
 from tailrace.machine.space import full_disk
@@ -48,7 +47,7 @@ class SinkRunner(threading.Thread):
         self._spark, self._document, self._provenance = spark, pipeline, provenance
         self._layout = Layout(platform.data_dir)
         self._backlog = Backlog(self._layout.log(self.source_id))
-        self._backoff = Backoff(*platform.retry.seconds())
+        self._backoff = platform.retry.backoff(sink.retry)
         self._halt = threading.Event()
         self._query: Query | None = None
         self._care: Care | None = None
@@ -138,6 +137,8 @@ class SinkRunner(threading.Thread):
             batch=document.spec.batch,
             sharding=document.spec.sharding,
             processors=document.chain(self.sink),
+            hold=document.hold(self.sink),
+            deadline_s=document.spec.sink_batch_deadline_secs,
         )
         self._state, self._error = "running", None
         try:
@@ -174,7 +175,9 @@ class SinkRunner(threading.Thread):
 
     def _handle(self, error: TailraceError) -> None:
         self._error = error
-        if decide(error) is not Action.RETRY:
+        attempts = self.sink.retry.max_attempts
+        last = attempts is not None and self._backoff.tries + 1 >= attempts
+        if last or decide(error) is not Action.RETRY:
             self._state = "failed"
             return
         self._state = "waiting"

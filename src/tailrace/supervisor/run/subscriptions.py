@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from tailrace.changelog import Subscriber, Subscribers, earliest
+from tailrace.changelog import Awaited, Owner, Subscriber, Subscribers, earliest
 from tailrace.spec import Pipeline
 from tailrace.supervisor.layout import Layout
 
@@ -24,17 +24,27 @@ def settle_subscribers(pipeline: Pipeline, layout: Layout) -> tuple[str, ...]:
     return tuple(text for log in logs if log.is_dir() for text in _settle(pipeline, log))
 
 
+def awaited(pipeline: Pipeline) -> Awaited:
+    """The sinks whose progress is the pipeline's, by its commit policy. Where no sink is waited for, all are."""
+    holds = {Owner(pipeline.name, sink.id).name: pipeline.hold(sink) for sink in pipeline.sinks}
+    waited = tuple(name for name, hold in holds.items() if hold.required) or tuple(holds)
+    return Awaited(waited, min(pipeline.spec.commit_policy.quorum or len(waited), len(waited)))
+
+
 def _settle(pipeline: Pipeline, log: Path) -> Iterator[str]:
-    required = {sink.id: sink.required for sink in pipeline.sinks} if log.name == pipeline.source_id else {}
+    sinks = (*pipeline.sinks, *pipeline.disabled) if log.name == pipeline.source_id else ()
+    holds = {sink.id: pipeline.hold(sink) for sink in sinks}
     subscribers = Subscribers(log)
     for each in subscribers.all():
         if each.owner is None or each.owner.pipeline != pipeline.name:
             continue
-        wanted = required.get(each.owner.sink)
+        wanted = holds.get(each.owner.sink)
         if wanted is None:
             yield _release(subscribers, each, log)
-        elif each.released or wanted != each.required:
-            subscribers.report(each.name, each.offset, required=wanted)
+        elif each.owner.table:
+            subscribers.report(each.name, each.offset, required=wanted.required and not wanted.quorum)
+        else:
+            subscribers.report(each.name, each.offset, required=wanted.required, quorum=wanted.quorum)
 
 
 def _release(subscribers: Subscribers, each: Subscriber, log: Path) -> str:

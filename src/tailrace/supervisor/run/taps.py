@@ -10,12 +10,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from tailrace.backoff import Backoff
 from tailrace.capture.tap import Request
-from tailrace.changelog import LogReader
+from tailrace.changelog import Awaited, LogReader
 from tailrace.config import Model, Secret
 from tailrace.errors import Action, LogError, SetupError, SourceError, TailraceError, decide
 from tailrace.machine.durable import make_directory, private
@@ -37,12 +37,13 @@ _TOLD_AS_ZERO = ("last_commit_us", "received_lsn", "durable_lsn")
 class TapProcess:
     """The tap of one source. `tick` keeps it alive; `failure` is why it stopped for good."""
 
-    def __init__(self, kind: str, source: Model, platform: Platform) -> None:
+    def __init__(self, kind: str, source: Model, platform: Platform, awaited: Sequence[Awaited] = ()) -> None:
+        """`awaited`: what must be delivered before the source hears that it is safe."""
         self.source_id: str = source.id  # type: ignore[attr-defined]
-        self._kind, self.source, self._platform = kind, source, platform
+        self._kind, self.source, self._platform, self._awaited = kind, source, platform, awaited
         self._layout = Layout(platform.data_dir)
         self._process: subprocess.Popen[bytes] | None = None
-        self._backoff = Backoff(*platform.retry.seconds())
+        self._backoff = platform.retry.backoff()
         self._restarts = -1
         self._started = 0.0
         self._next_start = 0.0
@@ -187,6 +188,8 @@ class TapProcess:
             retry_initial_s=platform.retry.initial.total_seconds(),
             retry_max_s=platform.retry.max.total_seconds(),
             retry_jitter=platform.retry.jitter,
+            retry_multiplier=platform.retry.multiplier,
+            awaited=tuple((each.names, each.enough) for each in self._awaited),
         )
 
 

@@ -332,7 +332,7 @@ def start_snapshots(spark: SparkSession, tap: TapProcess, layout: Layout, platfo
     source = cast(PostgresSource, tap.source)
     folder = layout.staged(source.id)
     read = ReadInSpark(spark, ReadHere(source, folder))
-    snapshots = Snapshots(source, SnapshotLedger(layout.open_store()), read, Backoff(*platform.retry.seconds()))
+    snapshots = Snapshots(source, SnapshotLedger(layout.open_store()), read, platform.retry.backoff())
 
     snapshots.recover(folder)
 

@@ -128,7 +128,8 @@ def _lines(summary: LogSummary) -> Iterator[str]:
         versions = f", {table.versions} versions" if table.versions > 1 else ""
         yield f"{'table':12}{table.name}: {table.columns} columns, key {key}{versions}"
     for one in summary.subscribers:
-        need = "released" if one.released else "required" if one.required else "optional"
+        wanted = f"required, a quorum of {one.quorum}" if one.quorum else "required"
+        need = "released" if one.released else wanted if one.required else "optional"
         lost = ", expired" if one.offset < summary.earliest else ""
         yield f"{'subscriber':12}{one.name}: offset {one.offset}, {one.lag_rows:,} rows behind, {need}{lost}"
 

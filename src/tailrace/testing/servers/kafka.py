@@ -11,7 +11,7 @@ import uuid
 from pathlib import Path
 
 from tailrace.errors import SetupError
-from tailrace.machine.java import java_home
+from tailrace.machine.java import java_home, with_one_collector
 from tailrace.machine.maven import fetch_jars
 from tailrace.testing.servers.lifecycle import LocalServer
 from tailrace.testing.servers.process import ServerProcess, free_port
@@ -20,6 +20,7 @@ VERSION = "4.3.0"
 
 # The one that fits the slf4j-api among Kafka's own dependencies.
 _LOGGER_VERSION = "1.7.36"
+_QUICK = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 _LOGGING = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true")
 
 _SETTINGS = {
@@ -103,7 +104,7 @@ class KafkaBroker(LocalServer):
 
     def _java(self, *arguments: str) -> list[str]:
         java = str(java_home() / "bin" / "java")
-        options = [f"-Xmx{self._heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *_LOGGING]
+        options = [f"-Xmx{self._heap}", *with_one_collector(_QUICK).split(), *_LOGGING]
         return [java, *options, "-cp", os.pathsep.join(f"{folder}/*" for folder in fetch_kafka()), *arguments]
 
 

@@ -156,8 +156,10 @@ class ProcessorSuite:
     def test_its_shape_is_that_of_the_rows(
         self, processor: BatchProcessor, place: Place, changes: pa.RecordBatch
     ) -> None:
+        """As far as it tells, and of tables whose columns are known: a message may have become a row."""
         for row in _opened(processor, place)(changes).to_pylist():
-            shape = processor.shape(place.tables[row["schema_id"]]) if row["op"] in ("c", "u", "r") else None
+            table = place.tables.get(row["schema_id"])
+            shape = processor.shape(table) if table is not None and row["op"] in ("c", "u", "r") else None
             if shape is not None:
                 names = [column.name for column in shape.columns]
                 assert set(split(row["after"])) | set(row["unchanged"] or []) <= set(names)
