@@ -15,8 +15,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.debezium import debezium
 from benchmarks.freshness import freshness
+from benchmarks.kafka import kafka
 from benchmarks.lake import FORMATS, lake
 from benchmarks.latency import idle, latency
 from benchmarks.load import load
@@ -27,14 +27,15 @@ from benchmarks.profile import Profiler
 from benchmarks.report import Report
 from benchmarks.snapshot import snapshot
 from benchmarks.stage import Table, open_stage
+from benchmarks.steps import debezium, javascript
 from benchmarks.throughput import CHAIN, Throughput
 from benchmarks.trickle import trickle
 from benchmarks.waiting import say
 from tailrace.errors import TailraceError
 from tailrace.testing.servers import KafkaBroker
 
-SHORT = ("tap", "road", "latency", "idle", "snapshot", "debezium")
-LONG = ("chain", "trickle", "load", "memory", "lake", "mirror", "freshness")
+SHORT = ("tap", "road", "latency", "idle", "snapshot", "debezium", "javascript")
+LONG = ("chain", "kafka", "trickle", "load", "memory", "lake", "mirror", "freshness")
 NAMES = (*SHORT, *LONG)
 ON_THE_STREAM = {"tap", "road", "chain", "latency", "idle"}
 NEED_PIPELINE = {"road", "chain", "latency", "idle"}
@@ -72,12 +73,17 @@ def _run(names: set[str], options: argparse.Namespace, folder: Path) -> Report:
     if "debezium" in names:
         with open_stage(folder) as stage:
             report.add(*debezium(stage, options.rows, options.passes))
+    if "javascript" in names:
+        with open_stage(folder) as stage:
+            report.add(*javascript(stage, options.rows, options.passes))
     if "load" in names:
         with open_stage(folder) as stage:
             report.add(*load(stage, options.rows, options.passes, options.formats, profiler))
     if "memory" in names:
         with open_stage(folder) as stage:
             report.add(*memory(stage, options.rows))
+    if "kafka" in names:
+        report.add(*kafka(folder, options.rows, options.passes))
     if "lake" in names:
         report.add(*lake(folder, options.rows, options.passes, tuple(options.formats)))
     if "mirror" in names:

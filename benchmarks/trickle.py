@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import quantiles
 
-from benchmarks.connect import SLOT, Connect
 from benchmarks.latency import PIPELINE_ROLES, ROWS, TRANSACTIONS_PER_S, Workload, consume, consumer_at_the_end
 from benchmarks.meter import Meter, Usage, family, proportional_mib
 from benchmarks.pipeline import TOPIC, Pipeline, create_topic, open_consumer, records
 from benchmarks.report import Bar, Measurement
 from benchmarks.stage import Stage, Table
 from benchmarks.waiting import say, until
-from tailrace.testing.servers import KafkaBroker
+from tailrace.testing.servers import DebeziumConnect, KafkaBroker
 
+RIVAL = "rival"
 FIRST_S = 60.0
 FIRST_CORES, CORES = 0.8, 0.4
 P99_MS = 400.0
@@ -81,16 +81,17 @@ def _ours(stage: Stage, broker: KafkaBroker) -> Iterator[Side]:
 @contextmanager
 def _rival(stage: Stage, broker: KafkaBroker) -> Iterator[Side]:
     table = Table(stage.dsn, "trickle_rival")
-    connect = Connect(stage.dsn, table, broker)
-    create_topic(broker, connect.topic)
+    connect = DebeziumConnect(stage.dsn, broker, RIVAL, f"public.{table.name}")
+    topic = f"{RIVAL}.public.{table.name}"
+    create_topic(broker, topic)
     try:
         connect.start()
-        until(lambda: stage.walsender(SLOT) is not None, "the connector streams", seconds=READY_S)
+        connect.wait_for_stream()
         roles = lambda: stage.roles() | {connect.pid: "connect", broker.pid: "broker"}  # noqa: E731
-        yield Side("debezium", table, broker, connect.topic, roles, ("connect",))
+        yield Side("debezium", table, broker, topic, roles, ("connect",))
     finally:
         connect.close()
-        stage.forget(SLOT)
+        stage.forget(connect.slot)
 
 
 def _measure(side: Side, seconds: float, warm_up: float) -> list[Measurement]:

@@ -41,6 +41,20 @@ def test_the_tap_is_measured_on_the_same_wal(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
+def test_steps_are_measured_beside_reading_alone(tmp_path: Path) -> None:
+    """With the hundred rows that warmed the tap."""
+    results = bench(tmp_path, "debezium", "javascript", "--rows", "3000", "--passes", "1")
+    assert [(each["name"], each["rows"]) for each in results["measurements"]] == [
+        ("changes read", 3100),
+        ("debezium values", 3100),
+        ("changes read", 3100),
+        ("javascript", 3100),
+    ]
+    bars = ["debezium values, on a core", "debezium values / changes read", "events through a script"]
+    assert [bar["name"] for bar in results["bars"]] == bars
+
+
+@pytest.mark.soak
 def test_the_whole_road_is_measured_on_the_same_wal(tmp_path: Path) -> None:
     sizes = ("--rows", "2000", "--passes", "1", "--seconds", "1", "--warm-up", "1")
     results = bench(tmp_path, "tap", "road", "latency", "idle", *sizes)

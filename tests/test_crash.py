@@ -20,6 +20,20 @@ from tailrace.testing.waiting import eventually
 
 KILLS = 10
 TOPIC = "crash.events"
+CHAIN = """
+  processors:
+    - {{type: filter, exclude: [{{fields: [{{path: body, op: regex, value: "^[01]"}}]}}]}}
+    - {{type: transform, rename: [{{columns: {{body: digest}}}}]}}
+    - type: javascript
+      id: mirror
+      inline: |
+        const mirrored = row => row && {{...row, id: -row.id}};
+        function processBatch(events) {{
+          return events.flatMap(event => event.key.id % 10 !== 5 ? [event] : [event,
+            {{...event, key: mirrored(event.key), before: mirrored(event.before), after: mirrored(event.after)}}]);
+        }}
+"""
+"""Some rows are dropped, a column has another name, and some rows have a second one, with the negative id."""
 
 
 def seeds() -> list[int]:
@@ -36,6 +50,7 @@ metadata: {{name: crash, tenant: acme}}
 spec:
   source: {{type: postgres, config: {{id: crash, dsn: "{server.dsn()}", tables: [public.*]}}}}
   batch: {{max_events: 4000}}
+{CHAIN.format()}
   sinks:
     - {{type: file, config: {{id: files, path: {tmp_path}/files, roll: {{every: 500ms}}}}}}
     - {{type: kafka, config: {{id: kafka, brokers: "{kafka.bootstrap}", topic: "{tmp_path.name}.{TOPIC}"}}}}
@@ -97,7 +112,7 @@ def catch_up(victim: crash.Victim) -> None:
 
 
 def compare(server: PostgresServer, tmp_path: Path, kafka: KafkaBroker, victim: crash.Victim) -> None:
-    truth = crash.source_rows(server.dsn())
+    truth = behind_chain(crash.source_rows(server.dsn()))
     assert len(truth) > 500
 
     files = list(crash.read_files(tmp_path / "files"))
@@ -105,11 +120,24 @@ def compare(server: PostgresServer, tmp_path: Path, kafka: KafkaBroker, victim: 
     events = [{name: value for name, value in event.items() if name != "_span"} for event in files]
     assert crash.check_order(events) == 0, "the file sink is exactly-once"
     assert crash.fold(events) == truth
+    assert {event["synthetic"] for event in events if "synthetic" in event} == {"mirror"}
 
     records = read_topic(kafka, f"{tmp_path.name}.{TOPIC}")
     crash.check_order(records)
     assert crash.fold(records) == truth
     assert {event["event_id"] for event in records} == {event["event_id"] for event in events}
+
+
+def behind_chain(rows: dict[tuple[str, int], dict[str, Any]]) -> dict[tuple[str, int], dict[str, Any]]:
+    """What the chain makes of the source's rows."""
+    found = {}
+    for (table, number), row in rows.items():
+        if row["body"][0] not in "01":
+            renamed = {"digest" if name == "body" else name: value for name, value in row.items()}
+            found[table, number] = renamed
+            if number % 10 == 5:
+                found[table, -number] = {**renamed, "id": -number}
+    return found
 
 
 def read_topic(kafka: KafkaBroker, topic: str) -> list[dict[str, Any]]:

@@ -33,15 +33,18 @@ SHOP = (
     "SELECT pg_create_logical_replication_slot('tailrace_shop', 'pgoutput')",
     "INSERT INTO customers VALUES (1, 'Grace')",
     "INSERT INTO orders VALUES (1, 12.50, '{a,b}'), (2, 3, NULL)",
-    "UPDATE orders SET total = 13 WHERE id = 1",
+    "UPDATE orders SET total = 1300 WHERE id = 1",
     "DELETE FROM orders WHERE id = 2",
 )
 ORDERS = [
     ("c", {"id": 1, "total": "12.50", "tags": ["a", "b"]}),
     ("c", {"id": 2, "total": "3.00", "tags": None}),
-    ("u", {"id": 1, "total": "13.00", "tags": ["a", "b"]}),
+    ("u", {"id": 1, "total": "1300.00", "tags": ["a", "b"]}),
     ("d", None),
 ]
+ORDER = ["entity:order", "enriched"]
+TAGS = [ORDER, ORDER, ["entity:order", "priority:high", "enriched"], ORDER]
+"""What the script of `enrich.yaml` says of each."""
 
 
 @pytest.mark.parametrize("example", PIPELINES, ids=lambda file: file.stem)
@@ -140,6 +143,32 @@ def test_fan_out(ran: Ran) -> None:
     assert sorted(events) == sorted(
         f"com.example.shop.{kind}" for kind in ("created", "created", "created", "updated", "deleted")
     )
+
+
+def test_enrich(ran: Ran) -> None:
+    """One script, and its records in three shapes."""
+    wrapped = [value["payload"] for _, value in consume(ran.brokers, "orders.cdc", 1 + len(ORDERS))]
+    assert in_order(wrapped) == [(op, after, tags) for (op, after), tags in zip(ORDERS, TAGS, strict=True)]
+    assert [each["tags"] for each in wrapped if each["source"]["table"] == "customers"] == [["enriched"]]
+    [file] = (ran.home / "cache" / "public.orders").glob("*/*.jsonl")
+    plain = [json.loads(line) for line in file.read_text().splitlines()]
+    by_id = {each["event_id"]: each for each in wrapped}
+    assert plain == [by_id[each["event_id"]] for each in plain]
+    events = {event["id"]: event for _, event in consume(ran.brokers, "orders.events", 1 + len(ORDERS))}
+    assert events.keys() == by_id.keys()
+    kinds = {"c": "created", "u": "updated", "d": "deleted"}
+    for number, record in by_id.items():
+        table = f"public.{record['source']['table']}"
+        assert events[number]["data"] == {name: record[name] for name in ("before", "after", "op")}
+        assert events[number]["type"] == f"com.acme.orders.{kinds[record['op']]}"
+        assert (events[number]["source"], events[number]["subject"]) == (f"tailrace/orders-enriched/{table}", table)
+
+
+def in_order(records: list[dict[str, Any]]) -> list[tuple[str, Any, list[str]]]:
+    """Those of orders, as they stand in the log: partitions mix them."""
+    orders = [each for each in records if each["source"]["table"] == "orders"]
+    orders.sort(key=lambda each: (each["source"]["lsn"], each["transaction"]["total_order"]))
+    return [(each["op"], each["after"], each["tags"]) for each in orders]
 
 
 def key_of(value: dict[str, Any]) -> int:

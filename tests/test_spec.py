@@ -224,12 +224,53 @@ class TestPipeline:
         assert problem.line == 17
 
 
+class TestJournal:
+    """Where dead letters may be asked for, and what follows without a word."""
+
+    JOURNAL = "  journal: {enabled: true}\n"
+    PICKY = "  processors: [{type: python, inline: 'def process(event): return event'%s}]\n"
+
+    def test_says_what_failures_lead_to(self, load: Load) -> None:
+        without, with_one = load(SHOP + self.PICKY % ""), load(SHOP + self.JOURNAL + self.PICKY % "")
+        said = load(SHOP + self.JOURNAL + self.PICKY % ", on_error: skip")
+        ways = [each.chain(each.sinks[0])[0].on_error for each in (without, with_one, said)]  # type: ignore[attr-defined]
+        assert ways == ["fail", "dlq", "skip"]
+        bounds = with_one.spec.journal.bounds
+        assert (bounds.max_entries, bounds.max_age_s, bounds.overflow) == (10_000, 604_800, "drop_oldest")
+        assert with_one.spec.journal.max_event_bytes == 262_144
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            SHOP + "        on_error: dlq\n",
+            SHOP + "  processors: [{type: python, inline: 'def process(event): return event', on_error: dlq}]\n",
+            SHOP + "        on_error: dlq\n  journal: {dlq: {max_entries: 5}}\n",
+        ],
+    )
+    def test_is_needed_for_letters(self, refused: Refused, text: str) -> None:
+        [problem] = refused(text)
+        assert (problem.code, problem.path) == ("config.no_letters", "spec.sinks")
+        assert "there is no journal" in problem.message
+
+    def test_tables_have_no_letters(self, refused: Refused, load: Load) -> None:
+        lake = "    - {type: delta, config: {id: lake, path: lake, write_mode: append}}\n"
+        [problem] = refused(SHOP + lake + self.JOURNAL + self.PICKY % ", on_error: dlq")
+        assert problem.code == "config.no_letters" and "'lake'" in problem.message
+        found = load(SHOP + lake + self.JOURNAL + self.PICKY % ", columns: {}")
+        assert [found.chain(sink)[0].on_error for sink in found.sinks] == ["dlq", "fail"]  # type: ignore[attr-defined]
+
+    def test_what_holds_a_key_is_not_dropped(self, refused: Refused, load: Load) -> None:
+        [problem] = refused(SHOP + "  journal: {enabled: true, dlq: {hold_key: true}}\n")
+        assert (problem.code, problem.path) == ("config.invalid_value", "spec.journal.dlq")
+        kept = load(SHOP + "  journal: {enabled: true, dlq: {hold_key: true, overflow_policy: block}}\n")
+        assert kept.spec.journal.dlq.hold_key
+
+
 class TestPlanned:
     @pytest.mark.parametrize(
         ("line", "path"),
         [
             ("  schema_sensing: {enabled: true}", "spec.schema_sensing"),
-            ("  journal: {enabled: true}", "spec.journal"),
             ("  connection_policy: {}", "spec.connection_policy"),
             ("  batch: {max_inflight: 2}", "spec.batch.max_inflight"),
             ("        exactly_once: true", "spec.sinks[0].config.exactly_once"),
@@ -253,7 +294,7 @@ class TestPlanned:
         assert load(text) == load(SHOP)
 
     def test_is_reported_beside_everything_else(self, refused: Refused) -> None:
-        text = SHOP.replace("topic:", "topik:").replace("${DSN}", "${NOPE}") + "  journal: {}\n"
+        text = SHOP.replace("topic:", "topik:").replace("${DSN}", "${NOPE}") + "  commit_policy: {}\n"
         assert [problem.code for problem in refused(text)] == [
             "config.missing_variable",
             "config.missing_key",

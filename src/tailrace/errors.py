@@ -113,6 +113,7 @@ def located(error: TailraceError, where: str) -> TailraceError:
 
 RETRYABLE = frozenset(
     {
+        "dlq.full",
         "source.unreachable",
         "source.locked",
         "source.slot_in_use",
@@ -121,6 +122,7 @@ RETRYABLE = frozenset(
         "disk.full",
         "log.no_space",
         "store.busy",
+        "sink.again",
         "sink.unavailable",
         "spark.still_writing",
         "spark.worker_lost",

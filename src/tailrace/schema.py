@@ -23,6 +23,12 @@ class Column:
     """Which column of the table it is, whatever its name; 0: the source did not say."""
     kind: Kind = field(default=OTHER, compare=False)
     """What its values are, whatever the database calls the type."""
+    default: str | None = field(default=None, compare=False)
+    """The expression of its default, as the database spells it: no promise either."""
+    primary: int = field(default=0, compare=False)
+    """Its place in the primary key as that was declared, from 1; 0: not in it, or the source did not say."""
+    labels: tuple[str, ...] = field(default=(), compare=False)
+    """Of an enum, or of an array of one: what a value can be."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,7 @@ class TableSchema:
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it."""
-        return {**asdict(self), "columns": [{**asdict(each), "kind": str(each.kind)} for each in self.columns]}
+        return {**asdict(self), "columns": [_as_dict(each) for each in self.columns]}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> TableSchema:
@@ -75,9 +81,18 @@ _FINGERPRINTED = {"nullable": True}
 """A member of every column in every fingerprint so far."""
 
 
+_RARE = ("default", "primary", "labels")
+"""What most columns do not have, and is left out then."""
+
+
+def _as_dict(column: Column) -> dict[str, Any]:
+    whole = {**asdict(column), "kind": str(column.kind), "labels": list(column.labels)}
+    return {name: value for name, value in whole.items() if value or name not in _RARE}
+
+
 def _column(data: dict[str, Any]) -> Column:
     kind = Kind.parse(data["kind"]) if "kind" in data else spellings.kind_of(data["type"])
-    return Column(**{**data, "kind": kind})
+    return Column(**{**data, "kind": kind, "labels": tuple(data.get("labels", ()))})
 
 
 class SchemaBook:

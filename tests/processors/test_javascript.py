@@ -436,7 +436,6 @@ class TestDocuments:
             ({"inline": "const other = 1;"}, "config.bad_script", "no function processBatch"),
             ({"inline": "while (true) {}"}, "config.bad_script", "limit"),
             ({"inline": "\nnope();"}, "config.bad_script", "nope is not defined at line 2"),
-            ({"on_error": "dlq"}, "config.not_yet", "dead letters"),
             ({"columns": {"x": "varchar"}}, "value_error", "there is no kind 'varchar'"),
             ({"limits": {"cpu_ms": 0}}, "greater_than_equal", "1"),
         ],

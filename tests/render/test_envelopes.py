@@ -19,6 +19,7 @@ from tailrace.capture.postgres.provenance import PROVENANCE
 from tailrace.change import EVENT_ID_SQL, OPS, event_id
 from tailrace.config import CloudEventsEnvelope, DebeziumEnvelope, Envelope, HeliosEnvelope, NativeEnvelope
 from tailrace.contracts import Delivery, Member, Place, Provenance
+from tailrace.kinds import OTHER, Kind
 from tailrace.processors.chain import Chain
 from tailrace.render.envelopes import EVENT_TYPES, value_column
 from tailrace.render.rendering import Rendering
@@ -66,12 +67,18 @@ def render(
 
 
 def table_of(described: dict[str, Any]) -> TableSchema:
-    """`{"id": "integer", "note": "text null"}`, `key` apart."""
-    columns = tuple(
-        Column(name, spelled.removesuffix(" null"), nullable=spelled.endswith(" null"))
-        for name, spelled in described["columns"].items()
-    )
+    """`{"id": "integer", "note": "text null"}`, `key` apart. A column with more to say: `{"type": "text null", …}`."""
+    columns = tuple(column_of(name, column) for name, column in described["columns"].items())
     return TableSchema(3, "shop", "public", "orders", columns, tuple(described["key"]))
+
+
+def column_of(name: str, described: str | dict[str, Any]) -> Column:
+    more = {} if isinstance(described, str) else dict(described)
+    spelled = described if isinstance(described, str) else str(more.pop("type"))
+    kind = Kind.parse(more.pop("kind")) if "kind" in more else OTHER
+    labels = tuple(more.pop("labels", ()))
+    nullable = spelled.endswith(" null")
+    return Column(name, spelled.removesuffix(" null"), nullable=nullable, kind=kind, labels=labels, **more)
 
 
 @pytest.mark.parametrize("given", CASES, ids=lambda path: f"{path.parent.name}-{path.name[:-8]}")

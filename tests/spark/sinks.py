@@ -12,12 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from tailrace.contracts import Delivery, Gather, RecordSink, Span, Writer, Written
+from tailrace.contracts import Delivery, Gather, RecordSink, Rejected, Span, Writer, Written
 from tailrace.errors import SinkError
+from tailrace.machine.durable import replace_file
 
 
 class LinesSink(RecordSink):
-    """Appends; a repeat is a repeat. With `marks` it keeps a mark, written in `commit`."""
+    """Appends; a repeat is a repeat. With `marks` it keeps a mark, written in `commit`, and the dead letters it had."""
 
     directory: str
     marks: bool = False
@@ -52,8 +53,27 @@ class LinesSink(RecordSink):
             raise SinkError("sink.unavailable", "commit refused", hint="remove refuse-commit", where=self.id)
         with (Path(self.directory) / "commits").open("a") as out:
             out.write(json.dumps([span.start, span.end, sorted(receipts)]) + "\n")
-        if self.marks:
+        if self.marks and span.letters:
+            replace_file(Path(self.directory) / "letters.json", json.dumps(span.letters))
+        elif self.marks:
             (Path(self.directory) / "mark").write_text(str(span.end))
+
+    def replayed(self, delivery: Delivery, letters: tuple[str, ...]) -> frozenset[str]:
+        file = Path(self.directory) / "letters.json"
+        return frozenset(json.loads(file.read_text())) & set(letters) if file.exists() else frozenset()
+
+
+class RefusingSink(LinesSink):
+    """Refuses rows whose `n` is in the file `refused.json`, if there is one."""
+
+    def open(self, delivery: Delivery, span: Span, task: int) -> Writer:
+        return RefusingWriter(Path(self.directory), delivery, span, task, self.pause_s)
+
+
+class RefusingState(RefusingSink):
+    """The same, of a target that has the last record of each key alone."""
+
+    keeps = "state"
 
 
 @dataclass(frozen=True)
@@ -91,6 +111,39 @@ class LinesWriter:
             "pid": os.getpid(),
             "at": time.time(),
         }
+
+
+@dataclass(frozen=True)
+class RefusingWriter(LinesWriter):
+    """`n` is looked for in `after`, or, where that is cut away, in the record."""
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
+        refused: list[Rejected] = []
+        written = super().write(self._taken(batches, refused))
+        return Written(written.receipt, tuple(refused))
+
+    def _taken(self, batches: Iterator[pa.RecordBatch], refused: list[Rejected]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            passes = []
+            for place, after in enumerate(batch.column("after").to_pylist()):
+                n = json.loads(after).get("n") if after else None
+                passes.append(n not in refused_numbers(self.directory))
+                if not passes[-1]:
+                    error = SinkError("sink.rejected", f"{n} is not wanted", where="lines")
+                    refused.append(Rejected(batch.slice(place, 1), error))
+            yield batch.filter(pa.array(passes))
+
+
+def refuse(directory: Path, *numbers: int) -> None:
+    """From now on these are refused, and no others."""
+    directory.mkdir(exist_ok=True)
+    replace_file(directory / "refused.json", json.dumps(numbers))
+
+
+def refused_numbers(directory: Path) -> list[int]:
+    file = directory / "refused.json"
+    found: list[int] = json.loads(file.read_text()) if file.exists() else []
+    return found
 
 
 def read_lines(directory: Path) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from tailrace.capture.postgres.provenance import PROVENANCE
 from tailrace.contracts import Delivery, Processor, Sink
+from tailrace.spark.letters import LetterKeeping
 from tailrace.spark.query import Query, start_query
 from tailrace.spec import Batch, Sharding
 from tests.spark.logs import Shop
@@ -43,6 +44,7 @@ class Stage:
         sharding: Sharding | None = None,
         processors: Sequence[Processor] = (),
         deadline_s: float | None = None,
+        letters: LetterKeeping | None = None,
     ) -> Query:
         query = start_query(
             self.spark,
@@ -55,6 +57,7 @@ class Stage:
             sharding=sharding,
             processors=processors,
             deadline_s=deadline_s,
+            letters=letters,
         )
         self._queries.append(query)
         return query

@@ -9,7 +9,16 @@ import pytest
 
 from tailrace.errors import SetupError
 from tailrace.spec.platform import Metrics
-from tailrace.supervisor.status import DropStatus, SinkStatus, SnapshotStatus, Status, TableStatus, TapStatus
+from tailrace.supervisor.status import (
+    DropStatus,
+    LetterStatus,
+    SinkStatus,
+    SkipStatus,
+    SnapshotStatus,
+    Status,
+    TableStatus,
+    TapStatus,
+)
 from tailrace.surfaces.metrics import served
 from tailrace.testing.servers.process import free_port
 from tests.scraping import ask, figures
@@ -31,13 +40,14 @@ TAP = TapStatus(
     warnings=("slow",),
 )
 SINK = SinkStatus("shop", "files", "file", "db", "running", 10, 7, 1.5, 4, 1, {"public.a": TableStatus(9, 90, 0)})
+SKIPPED = (SkipStatus("public.a", "sink.rejected", 2),)
 DROPPED = (DropStatus("public.a", "mine", "fields", 3),)
 STATUS = Status(
     1.0,
     2.0,
     (TAP, TapStatus("other")),
     (
-        replace(SINK, dropped=DROPPED),
+        replace(SINK, dropped=DROPPED, skipped=SKIPPED),
         SinkStatus("shop", "lake", "delta", "db", tables={"public.a": TableStatus(9, None, None)}),
     ),
     (
@@ -45,6 +55,7 @@ STATUS = Status(
         SnapshotStatus("db", "r1", "public.b", "done", 5, None),
         SnapshotStatus("db", "r0", "public.c", "failed", 0, None, {"code": "source.privilege", "message": "no"}),
     ),
+    letters=(LetterStatus("shop", 5, 2, 20, 7, 3),),
 )
 
 
@@ -61,6 +72,12 @@ def test_every_figure_of_the_status_is_told() -> None:
         ("source_state", "db", "silent"): 0,
         ("source_status_age_seconds", "db"): 0.25,
         ("sink_dropped_changes_total", "shop", "mine", "fields", "files", "db", "public.a"): 3,
+        ("sink_skipped_records_total", "sink.rejected", "shop", "files", "db", "public.a"): 2,
+        ("dlq_entries", "shop"): 5,
+        ("dlq_held_entries", "shop"): 2,
+        ("dlq_saturation_ratio", "shop"): 0.25,
+        ("dlq_evicted_total", "shop"): 7,
+        ("dlq_expired_total", "shop"): 3,
         ("source_lag_bytes", "db"): 4096,
         ("source_lag_seconds", "db"): 0.5,
         ("source_retained_wal_bytes", "db"): 8192,

@@ -14,7 +14,13 @@ import pyarrow as pa
 
 from tailrace.contracts.checking import Check as Check
 from tailrace.contracts.checking import Subject as Subject
+from tailrace.contracts.letters import OPEN as OPEN
+from tailrace.contracts.letters import Letter as Letter
+from tailrace.contracts.letters import LetterState as LetterState
+from tailrace.contracts.letters import OnError as OnError
+from tailrace.contracts.processing import DEAD_LETTER as DEAD_LETTER
 from tailrace.contracts.processing import BatchProcessor as BatchProcessor
+from tailrace.contracts.processing import Failed as Failed
 from tailrace.contracts.processing import Place as Place
 from tailrace.contracts.processing import Processor as Processor
 from tailrace.contracts.processing import Step as Step

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal, Self
 
 import pyarrow as pa
 from pydantic import Field
 
 from tailrace.config import Model
+from tailrace.contracts.letters import OnError
 from tailrace.contracts.provenance import Provenance
+from tailrace.errors import ProcessorError
 from tailrace.schema import TableSchema
 
 Trait = Literal["rows", "key", "schema"]
@@ -28,11 +30,26 @@ Step = Callable[[pa.RecordBatch], pa.RecordBatch]
 """
 
 
+DEAD_LETTER = "dead_letter"
+"""Why a change was dropped that became a dead letter."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A change that a processor failed for: its row, alone, as it came in."""
+
+    processor: str
+    change: pa.RecordBatch
+    error: ProcessorError
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a step works. `tables` are the versions of tables as they come in, by `schema_id`. `mirror`: behind it is a
     table that equals the source, so that a change's outcome may depend on table, key and `after` alone. `outspoken`:
-    errors may quote what user code says, which may be values of rows: somebody tries the chain out on samples."""
+    errors may quote what user code says, which may be values of rows: somebody tries the chain out on samples.
+    `set_aside` makes a dead letter of a change, which is then dropped as `DEAD_LETTER`; None: there are none here. It
+    does not travel."""
 
     pipeline: str
     tenant: str
@@ -40,6 +57,7 @@ class Place:
     tables: Mapping[int, TableSchema]
     mirror: bool = False
     outspoken: bool = False
+    set_aside: Callable[[Failed], None] | None = field(default=None, compare=False, repr=False)
 
 
 class Processor(Model, ABC):
@@ -75,6 +93,18 @@ class Processor(Model, ABC):
     def breaks_mirror(self) -> str | None:
         """Why a table behind it could not equal its source under the chain; None: it can."""
         return None
+
+    def hides(self) -> bool:
+        """Whether it makes values unreadable, so that nobody may keep what came in."""
+        return False
+
+    def makes_letters(self) -> bool:
+        """Whether its configuration asks for dead letters."""
+        return False
+
+    def failing(self, on_error: OnError) -> Self:
+        """The same, with this for what follows where it fails, unless it says that itself."""
+        return self
 
 
 class BatchProcessor(Processor):

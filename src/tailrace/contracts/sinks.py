@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Protocol, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, cast
 
 import pyarrow as pa
 from pydantic import Field, model_validator
@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 from tailrace.config import DebeziumEnvelope, Envelope, Model, NativeEnvelope
 from tailrace.contracts.checking import Check, Subject
 from tailrace.contracts.entries import ProcessorEntry
+from tailrace.contracts.letters import OnError
 from tailrace.contracts.processing import Processor
 from tailrace.errors import SinkError
 from tailrace.registry import ENCODERS, PROCESSORS
@@ -21,11 +22,17 @@ from tailrace.registry import ENCODERS, PROCESSORS
 
 @dataclass(frozen=True)
 class Span:
-    """A half-open range `[start, end)` of offsets of one log: what a micro-batch delivers."""
+    """A half-open range `[start, end)` of offsets of one log: what a micro-batch delivers. `began` is where the sink's
+    first batch began: whoever starts behind it has delivered before.
+
+    With `letters`, which are event ids, it is no range but these dead letters, delivered again: whatever mark the sink
+    keeps does not concern them, and stays where it is."""
 
     log_id: str
     start: int
     end: int
+    letters: tuple[str, ...] = ()
+    began: int = field(default=0, compare=False)
 
 
 def never() -> bool:
@@ -35,7 +42,8 @@ def never() -> bool:
 
 @dataclass(frozen=True)
 class Delivery:
-    """Whose delivery it is. `pipeline` is its name; together with the sink's id it names marks and producers.
+    """Whose delivery it is. `pipeline` is its name; together with the sink's id it names marks and producers. `run` is
+    another one for every start of the pipeline, the same for what a start tries again.
 
     `ending` tells whether the run drains. Whoever waits for a server asks it, and then gives up within a few seconds,
     with `sink.unavailable`: the batch comes again with the next run. It does not travel; a task has one of its own."""
@@ -44,9 +52,10 @@ class Delivery:
     tenant: str
     source: str
     ending: Callable[[], bool] = field(default=never, compare=False, repr=False)
+    run: str = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Delivery, (self.pipeline, self.tenant, self.source)
+        return Delivery, (self.pipeline, self.tenant, self.source, never, self.run)
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,9 @@ class Hold:
 
 
 class Writer(Protocol):
-    """Lives in one Spark task, for one span. It gets the sink's columns as Arrow batches, in `seq` order per key."""
+    """Lives in one Spark task, for one span. It gets the sink's columns as Arrow batches, in `seq` order per key.
+    There may be others beside them, for dead letters: it leaves those alone. Letters that are delivered again come in
+    the driver or in a command, on one thread at a time."""
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         """Deliver every row, durably, before returning; a record that is refused keeps no other from being delivered.
@@ -209,8 +220,29 @@ class RecordSink(Sink):
 
     carries_tombstones: ClassVar[bool] = False
     """Whether it has records without a value: what `tombstones` of an envelope asks for."""
+    keeps: ClassVar[Literal["events", "state"]] = "events"
+    """`state`: of each key the target has the last record alone, so that a dead letter is worth nothing once a newer
+    one of its key, or a truncate, was delivered. `events`: it has them all, and a letter would come out of order."""
 
     envelope: Annotated[Envelope, Field(description="Shape of each record.")] = NativeEnvelope()
+    on_error: Annotated[
+        OnError | None,
+        Field(
+            description="What follows where the target refuses a record for what it is: the sink stops (`fail`), the "
+            "change becomes a dead letter (`dlq`, needs `journal`), or it is counted and gone (`skip`). Absent: `dlq` "
+            "where the pipeline has a `journal`, else `fail`."
+        ),
+    ] = None
+    max_rejected_share: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1,
+            description="Where more than this share of a batch is refused, and at least 20 changes are (in all, over "
+            "such batches in a row), the sink stops with `sink.too_many_rejected` instead of setting them aside. `1`: "
+            "never.",
+        ),
+    ] = 0.5
 
     @model_validator(mode="after")
     def _carries_its_tombstones(self) -> Self:
@@ -263,9 +295,15 @@ class RecordSink(Sink):
         """The offset below which this sink already holds every change of the log; 0 where it keeps no mark."""
         return 0
 
+    def replayed(self, delivery: Delivery, letters: tuple[str, ...]) -> frozenset[str]:
+        """Which of these dead letters, by their event ids, the sink's own commits have; none where it has no commits of
+        its own. They are not delivered again after a crash."""
+        return frozenset()
+
     @abstractmethod
     def open(self, delivery: Delivery, span: Span, task: int) -> Writer:
         """In a Spark task: a writer for this span. May reuse connections between calls in one process."""
 
     def commit(self, delivery: Delivery, span: Span, receipts: list[str]) -> None:
-        """On the driver, after every task of the span wrote: make it visible and move the mark."""
+        """On the driver, after every task of the span wrote: make it visible and move the mark. Of dead letters that
+        are delivered again: make them visible and note their event ids, in one commit, for `replayed`."""

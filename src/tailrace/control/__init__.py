@@ -7,6 +7,7 @@ tap enters it here afterwards (and again after a crash). Written by tap, supervi
     tables.py      what it has; migrations.py: how it gets there; upsert.py: inserts that may meet a row
     ledger.py      snapshot runs and their chunks
     schemas.py     the schema registry
+    journal.py     dead letters; replays.py: those that are to be delivered again
     sightings.py   what the taps last saw of their tables
 """
 

@@ -98,7 +98,72 @@ SCHEMAS = (
 
 FAILED_TABLES = ("ALTER TABLE snapshot_tables ADD COLUMN error TEXT",)
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (SNAPSHOTS, SCHEMAS, FAILED_TABLES)
+DEAD_LETTERS = (
+    """
+    CREATE TABLE dead_letters (
+        pipeline TEXT NOT NULL,
+        number BIGINT NOT NULL,
+        sink TEXT NOT NULL,
+        processor TEXT NOT NULL,
+        source TEXT NOT NULL,
+        log_id TEXT NOT NULL,
+        seq BIGINT NOT NULL,
+        part TEXT NOT NULL,
+        event_id TEXT NOT NULL,
+        op TEXT NOT NULL,
+        schema_name TEXT NOT NULL,
+        table_name TEXT NOT NULL,
+        row_key TEXT,
+        schema_id BIGINT NOT NULL,
+        position TEXT NOT NULL,
+        ts_us BIGINT NOT NULL,
+        code TEXT NOT NULL,
+        message TEXT NOT NULL,
+        state TEXT NOT NULL,
+        cut BIGINT NOT NULL,
+        packed_row TEXT NOT NULL,
+        attempts BIGINT NOT NULL DEFAULT 1,
+        first_us BIGINT NOT NULL,
+        last_us BIGINT NOT NULL,
+        PRIMARY KEY (pipeline, number)
+    )
+    """,
+    "CREATE UNIQUE INDEX dead_letters_once ON dead_letters (pipeline, sink, event_id)",
+    "CREATE INDEX dead_letters_by_state ON dead_letters (pipeline, state, sink, number)",
+    """
+    CREATE TABLE dead_letter_totals (
+        pipeline TEXT NOT NULL PRIMARY KEY,
+        last_number BIGINT NOT NULL DEFAULT 0,
+        evicted BIGINT NOT NULL DEFAULT 0,
+        expired BIGINT NOT NULL DEFAULT 0
+    )
+    """,
+    """
+    CREATE TABLE letter_replays (
+        id TEXT NOT NULL PRIMARY KEY,
+        pipeline TEXT NOT NULL,
+        state TEXT NOT NULL,
+        forced BIGINT NOT NULL,
+        rate BIGINT,
+        created_us BIGINT NOT NULL,
+        error TEXT
+    )
+    """,
+    """
+    CREATE TABLE replayed_letters (
+        replay TEXT NOT NULL,
+        number BIGINT NOT NULL,
+        sink TEXT NOT NULL,
+        verdict TEXT NOT NULL,
+        outcome TEXT,
+        reason TEXT NOT NULL,
+        PRIMARY KEY (replay, number),
+        FOREIGN KEY (replay) REFERENCES letter_replays (id) ON DELETE CASCADE
+    )
+    """,
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (SNAPSHOTS, SCHEMAS, FAILED_TABLES, DEAD_LETTERS)
 
 
 def migrate(connection: sa.Connection) -> None:

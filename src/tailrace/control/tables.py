@@ -100,3 +100,66 @@ catalog_sightings = sa.Table(
     _text("table_name", key=True),
     _text("seen"),
 )
+
+dead_letters = sa.Table(
+    "dead_letters",
+    METADATA,
+    _text("pipeline", key=True),
+    _number("number", key=True),
+    _text("sink"),
+    _text("processor"),
+    _text("source"),
+    _text("log_id"),
+    _number("seq"),
+    _text("part"),
+    _text("event_id"),
+    _text("op"),
+    _text("schema_name"),
+    _text("table_name"),
+    _text("row_key", null=True),
+    _number("schema_id"),
+    _text("position"),
+    _number("ts_us"),
+    _text("code"),
+    _text("message"),
+    _text("state"),
+    _number("cut"),
+    _text("packed_row"),
+    _number("attempts", default=1),
+    _number("first_us"),
+    _number("last_us"),
+    sa.Index("dead_letters_once", "pipeline", "sink", "event_id", unique=True),
+    sa.Index("dead_letters_by_state", "pipeline", "state", "sink", "number"),
+)
+
+dead_letter_totals = sa.Table(
+    "dead_letter_totals",
+    METADATA,
+    _text("pipeline", key=True),
+    _number("last_number", default=0),
+    _number("evicted", default=0),
+    _number("expired", default=0),
+)
+
+letter_replays = sa.Table(
+    "letter_replays",
+    METADATA,
+    _text("id", key=True),
+    _text("pipeline"),
+    _text("state"),
+    _number("forced"),
+    _number("rate", null=True),
+    _number("created_us"),
+    _text("error", null=True),
+)
+
+replayed_letters = sa.Table(
+    "replayed_letters",
+    METADATA,
+    sa.Column("replay", sa.Text, sa.ForeignKey("letter_replays.id", ondelete="CASCADE"), primary_key=True),
+    _number("number", key=True),
+    _text("sink"),
+    _text("verdict"),
+    _text("outcome", null=True),
+    _text("reason"),
+)

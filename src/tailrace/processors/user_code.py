@@ -7,15 +7,14 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal, Protocol, cast
+from typing import Annotated, Any, Protocol, Self, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
-from tailrace.contracts import BatchProcessor, Place, Step, Trait
+from tailrace.contracts import DEAD_LETTER, BatchProcessor, Failed, OnError, Place, Step, Trait
 from tailrace.errors import ProcessorError
 from tailrace.processors.declared import Declared, DeclaresColumns
 from tailrace.processors.outcome import Outcome, applied
@@ -72,20 +71,20 @@ class UserCode(ForTables, BatchProcessor):
         ),
     ] = False
     on_error: Annotated[
-        Literal["fail", "dlq", "skip"],
+        OnError | None,
         Field(
-            description="What follows when the code fails for a change: the sink stops (`fail`), or the change is "
-            "dropped and counted with the reason `error` (`skip`)."
+            description="What follows when the code fails for a change: the sink stops (`fail`), the change becomes a "
+            "dead letter (`dlq`, needs `journal`; not before tables of a lake), or it is dropped and counted with the "
+            "reason `error` (`skip`). Absent: `dlq` where the pipeline has a `journal` and the sink gets records, else "
+            "`fail`."
         ),
-    ] = "fail"
+    ] = None
 
-    @field_validator("on_error")
-    @classmethod
-    def _possible_today(cls, on_error: str) -> str:
-        if on_error == "dlq":
-            context = {"hint": "use `fail` or `skip`"}
-            raise PydanticCustomError("config.not_yet", "dead letters are planned and not there yet", context)
-        return on_error
+    def makes_letters(self) -> bool:
+        return self.on_error == "dlq"
+
+    def failing(self, on_error: OnError) -> Self:
+        return self if self.on_error is not None else self.model_copy(update={"on_error": on_error})
 
     def preserves(self) -> frozenset[Trait]:
         return frozenset({"key"}) if self.row_wise else frozenset()
@@ -169,12 +168,16 @@ class _Step:
     def _failed(self, batch: pa.RecordBatch, place: int, error: UserError) -> Outcome:
         if self.processor.on_error == "skip":
             return Outcome(dropped={place: "error"})
+        if self.processor.on_error == "dlq" and self.place.set_aside is not None:
+            told = ProcessorError(error.code, f"'{self.processor.id}' {error.reason}")
+            self.place.set_aside(Failed(self.processor.id, batch.slice(place, 1), told))
+            return Outcome(dropped={place: DEAD_LETTER})
         said = f": {error.said}" if error.said and self.place.outspoken else ""
         row = {name: batch.column(name)[place].as_py() for name in ("schema", "table", "op", "seq")}
         raise ProcessorError(
             error.code,
             f"'{self.processor.id}' {error.reason}{said}",
-            hint="`tailrace test` shows more; `on_error: skip` drops such changes, counted",
+            hint="`tailrace test` shows more; `on_error` may set such changes aside, or drop them, counted",
             where=f"{row['schema']}.{row['table']}, {row['op']} at offset {row['seq']}",
         ) from None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
@@ -44,6 +44,11 @@ class Carrier(ABC):
     def carry(self, frame: DataFrame, span: Span) -> dict[int, Count]:
         """Deliver a batch, whose `frame` is what `plan` made of its changes. Returns what was delivered, by the id of
         the table version."""
+
+    def skipped(self) -> Mapping[tuple[int, str], int]:
+        """How many records the target refused that are gone, by table version and the error's code, since this was last
+        asked."""
+        return {}
 
     def warnings(self) -> tuple[str, ...]:
         """What the sink wants somebody to know."""

@@ -17,12 +17,13 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from tailrace.change import PROCESSED_DDL
-from tailrace.contracts import BatchProcessor, Place, Processor, Step, Trait
+from tailrace.contracts import BatchProcessor, Failed, Place, Processor, Step, Trait
 from tailrace.machine.durable import make_directory, replace_file
 from tailrace.passage import carried
 from tailrace.processors.chain import Chain, Drop, shaped
 from tailrace.processors.frames import FrameProcessor
 from tailrace.schema import TableSchema
+from tailrace.spark.letters import ChainLetters
 
 SUFFIX = ".json"
 
@@ -55,22 +56,28 @@ class Drops:
 
 @dataclass(frozen=True)
 class ChainTask:
-    """A chain over batches with all it needs in a task; picklable. `place` has no tables yet."""
+    """A chain over batches with all it needs in a task; picklable. `place` has no tables yet. `letters` takes changes
+    that a processor failed for; None: there are no dead letters."""
 
     chain: Chain
     place: Place
     drops: Drops
+    letters: ChainLetters | None = None
 
     def process(
         self, changes: Iterable[pa.RecordBatch], tables: Mapping[int, TableSchema], label: str, *, new: bool = False
     ) -> Iterator[pa.RecordBatch]:
         """The changes behind the chain. `tables`: versions that they may have; `label` names what is read. `new`: they
         are rows that the table cannot have yet, so that what is not wanted needs no delete."""
-        opened = self.chain.open(replace(self.place, tables=tables), removes=new)
+        failures: list[Failed] = []
+        set_aside = None if self.letters is None else failures.append
+        opened = self.chain.open(replace(self.place, tables=tables, set_aside=set_aside), removes=new)
         for batch in changes:
             processed = opened(batch)
             if processed.num_rows:
                 yield processed
+        if self.letters is not None and failures:
+            self.letters.put(label, failures)
         if opened.drops:
             self.drops.put(label, opened.drops)
 
@@ -82,6 +89,7 @@ class SinkChain:
     processors: tuple[Processor, ...] = ()
     place: Place = field(default_factory=lambda: Place("", "", "", {}))
     state: Path = Path()
+    letters: ChainLetters | None = None
 
     def __bool__(self) -> bool:
         return bool(self.processors)
@@ -99,7 +107,7 @@ class SinkChain:
         """What runs where the log is read: the processors before the first that wants frames."""
         if not self:
             return None
-        return ChainTask(Chain(self.processors[: self._batches]), self.place, self.drops)
+        return ChainTask(Chain(self.processors[: self._batches]), self.place, self.drops, self.letters)
 
     @property
     def has_frames(self) -> bool:
@@ -136,7 +144,7 @@ class SinkChain:
             frame = processor.transform(frame, place)
             settled = ChainTask(Chain((Settled(id=processor.id),)), place, self.drops)
         else:
-            settled = ChainTask(Chain((processor,)), place, self.drops)
+            settled = ChainTask(Chain((processor,)), place, self.drops, self.letters)
         return frame.mapInArrow(FrameTask(settled), PROCESSED_DDL)
 
 

@@ -46,7 +46,7 @@ class Checkpoint:
         """What `batch` covers. Equal every time it is run."""
         end = self._end(batch)
         start = self._end(batch - 1).offset if batch > 0 else initial
-        return Span(end.log, start, end.offset)
+        return Span(end.log, start, end.offset, began=initial)
 
     def cut_torn_tail(self) -> None:
         """Remove what a power failure left half-written, so that the batch is planned or run again."""

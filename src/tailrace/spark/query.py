@@ -10,7 +10,8 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace.changelog import LogReader, Owner, Subscribers, Trimmed, trimmed
 from tailrace.contracts import Delivery, Gather, Hold, Place, Processor, Provenance, RecordSink, Sink, Span
+from tailrace.control.journal import KeptLetter
 from tailrace.errors import LogError, SparkError, TailraceError
 from tailrace.jvm import reason
 from tailrace.machine.durable import make_directory, replace_file
@@ -32,6 +34,7 @@ from tailrace.spark.carrier import Carrier, Flow
 from tailrace.spark.chain import SinkChain
 from tailrace.spark.checkpoint import Checkpoint
 from tailrace.spark.control import Control, Orders
+from tailrace.spark.letters import LetterDesk, LetterKeeping, Rerun
 from tailrace.spark.records import RecordCarrier
 from tailrace.spark.source import ReadOptions, own_source, replaced
 from tailrace.spark.tables import TableCarrier
@@ -53,6 +56,13 @@ class Dropped(NamedTuple):
     reason: str
 
 
+class Skipped(NamedTuple):
+    """Records of a table that the target refused, by the error's code, and that are gone."""
+
+    table: str
+    code: str
+
+
 @dataclass(frozen=True)
 class DeliveryProgress:
     """What a query has delivered since it started. Tables are named `schema.table`.
@@ -67,6 +77,8 @@ class DeliveryProgress:
     tables: dict[str, Count] = field(default_factory=dict)
     dropped: Counter[Dropped] = field(default_factory=Counter)
     """What its processors dropped."""
+    skipped: Counter[Skipped] = field(default_factory=Counter)
+    """What its target refused under `on_error: skip`."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +111,15 @@ def start_query(
     processors: Sequence[Processor] = (),
     hold: Hold | None = None,
     deadline_s: float | None = None,
+    letters: LetterKeeping | None = None,
 ) -> Query:
     """Start delivering the log to `sink`, from where `state_dir`'s checkpoint or else the sink's mark says.
 
     The first batch of a sink that has neither begins at the oldest retained change; `Query.began` remembers where, and
-    what the log no longer had then. A sink that gathers says
-    for how long itself, and that replaces `batch.max_ms`. With `sharding.key` every batch is shuffled and
-    sorted, which a batch sharded by primary key is not. Raises `log.replaced` and `log.expired` where the
-    starting point is gone, and what `sink.prepare` raises.
+    what the log no longer had then. A sink that gathers says for how long itself, and that replaces `batch.max_ms`.
+    With `sharding.key` every batch is shuffled and sorted, which a batch sharded by primary key is not. `letters`: what
+    is refused may be set aside there. Raises `log.replaced` and `log.expired` where the starting point is gone, and
+    what `sink.prepare` raises.
 
     `hold` is what the log keeps for it, by default as the sink's `required` says. A batch of records that takes longer
     than `deadline_s` is given up.
@@ -117,7 +130,12 @@ def start_query(
     wanted = sink.tasks() if isinstance(sink, RecordSink) else None
     tasks = wanted or flow.sharding.count or spark.sparkContext.defaultParallelism
     place = Place(delivery.pipeline, delivery.tenant, provenance.connector, {}, mirror=sink.mirrors())
-    chain = SinkChain(tuple(processors), place, state_dir)
+    desk = None
+    if letters is not None and isinstance(sink, RecordSink):
+        alone = hold.required and not hold.quorum
+        desk = LetterDesk(letters, sink.id, log_path, state_dir, required=alone)
+    kept = None if desk is None else desk.chain_letters(LogReader(log_path).log_id, processors)
+    chain = SinkChain(tuple(processors), place, state_dir, kept)
     carrier: Carrier
     if isinstance(sink, TableSink):
         limits = flow.limits
@@ -145,6 +163,7 @@ def start_query(
             key=flow.sharding.key,
             chain=chain,
             deadline_s=deadline_s,
+            desk=desk,
         )
     else:
         raise TypeError(f"{type(sink).__name__} is neither a RecordSink nor a TableSink")
@@ -192,7 +211,7 @@ class Query:
         self._chain = chain
         self._sink, self._carrier, self._flow, self._tasks = sink, carrier, flow, tasks
         self._limits = replace(flow.limits, snapshot_batches=sink.snapshot_batches())
-        self._lock = threading.Lock()
+        self._lock, self._turn = threading.Lock(), threading.Lock()
         self._state, self._initial, self._start = state_dir, began.offset, start
         self._checkpoint = Checkpoint(state_dir / "checkpoint")
         self._log = LogReader(log_path, self._checkpoint.committed(began.offset))
@@ -226,11 +245,23 @@ class Query:
         """What was delivered so far."""
         with self._lock:
             tables = {name: replace(count) for name, count in self._progress.tables.items()}
-            return replace(self._progress, tables=tables, dropped=Counter(self._progress.dropped))
+            dropped, skipped = Counter(self._progress.dropped), Counter(self._progress.skipped)
+            return replace(self._progress, tables=tables, dropped=dropped, skipped=skipped)
 
     def warnings(self) -> tuple[str, ...]:
         """What the sink wants somebody to know."""
         return self._carrier.warnings()
+
+    @contextmanager
+    def between_batches(self) -> Iterator[int]:
+        """No batch runs meanwhile, or begins. Yields the offset below which all is delivered."""
+        with self._turn:
+            yield self.progress().offset
+
+    def rows_of(self, letters: Sequence[KeptLetter]) -> dict[int, Rerun]:
+        """What the log's changes of these letters are behind the chain of now, by number. Between batches."""
+        assert isinstance(self._carrier, RecordCarrier)
+        return self._carrier.rows_of(letters)
 
     def care(self) -> Care | None:
         """What tends the sink's tables meanwhile."""
@@ -311,7 +342,8 @@ class Query:
     def _run(self, frame: DataFrame, batch: int) -> None:
         try:
             span = self._checkpoint.span(batch, self._initial)
-            self._note(span, self._carrier.carry(frame, span))
+            with self._turn:
+                self._note(span, self._carrier.carry(frame, span))
         except BaseException as failure:
             self._failure = failure
             raise
@@ -323,6 +355,7 @@ class Query:
         self._log.forget(span.end)
         schemas = self._log.schemas
         drops = self._chain.drops.take() if self._chain else {}
+        skips = self._carrier.skipped()
         with self._lock:
             tables = self._progress.tables
             for number, count in counts.items():
@@ -332,7 +365,10 @@ class Query:
             dropped = self._progress.dropped
             for drop, number in drops.items():
                 dropped[Dropped(schemas[drop.schema_id].name, drop.processor, drop.reason)] += number
-            self._progress = DeliveryProgress(span.end, self._progress.batches + 1, limits, tables, dropped)
+            skipped = self._progress.skipped
+            for (number, code), times in skips.items():
+                skipped[Skipped(schemas[number].name, code)] += times
+            self._progress = DeliveryProgress(span.end, self._progress.batches + 1, limits, tables, dropped, skipped)
 
 
 def _starting_point(

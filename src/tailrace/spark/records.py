@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark import RDD
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
@@ -17,17 +20,19 @@ from pyspark.util import PythonEvalType, _load_from_socket
 
 from tailrace import jvm
 from tailrace.changelog import LogReader
-from tailrace.contracts import Delivery, Provenance, RecordSink, Span
+from tailrace.contracts import Delivery, Letter, Provenance, RecordSink, Span
+from tailrace.control.journal import KeptLetter
 from tailrace.errors import SparkError
-from tailrace.passage import unpack
+from tailrace.passage import find, unpack
 from tailrace.render.envelopes import key_column, value_column
 from tailrace.render.rendering import Rendering
 from tailrace.render.templates import route_column
 from tailrace.spark.carrier import Carrier, canonical, unread
 from tailrace.spark.chain import SinkChain
+from tailrace.spark.letters import SHOWN, Breaker, LetterDesk, LetterFiles, RefusalCount, Refusals, Rerun, of_letter
 from tailrace.spark.sharding import ValueSharding
 from tailrace.spark.source import SLICES, ReadOptions, pack_partitions, partitions_of
-from tailrace.spark.task import COUNTED, NEVER_NULL, OUTCOME_DDL, SPAN, Count, WriteTask, nobody_writes
+from tailrace.spark.task import COUNTED, NEVER_NULL, OUTCOME_DDL, SPAN, Count, WriteTask, nobody_writes, restored
 
 SETTLE_S = 30.0
 """How long a batch waits for writers of an earlier attempt to end before it gives up."""
@@ -55,6 +60,7 @@ class RecordCarrier(Carrier):
         key: str | None,
         chain: SinkChain,
         deadline_s: float | None = None,
+        desk: LetterDesk | None = None,
     ) -> None:
         """Makes the sink ready: raises what `sink.prepare` raises."""
         sink.prepare(delivery)
@@ -66,9 +72,13 @@ class RecordCarrier(Carrier):
         self._few: bool | None = None
         self._function: Any = None
         self._chain = chain
-        rendered = _rendered(sink, Rendering(delivery, provenance, processed=bool(chain)))
-        given = tuple(name for name in rendered if name not in COUNTED or name in sink.columns())
-        self._task = WriteTask(sink, delivery, given, self._writing, deadline_s)
+        self._desk, self._breaker = desk, Breaker(sink.id, sink.max_rejected_share)
+        self._skipped: Counter[tuple[int, str]] = Counter()
+        refusals = _refusals(sink, desk, state_dir)
+        wanted = dict.fromkeys((*sink.columns(), *refusals.columns(processed=bool(chain))))
+        rendered = _rendered(sink, tuple(wanted), Rendering(delivery, provenance, processed=bool(chain)))
+        given = tuple(name for name in rendered if name not in COUNTED or name in wanted)
+        self._task = WriteTask(sink, delivery, given, self._writing, refusals, deadline_s)
         needed = () if key is None else ("seq", "key", "before", "after")
         self._columns = [*rendered.values(), *(F.col(name) for name in needed if name not in rendered)]
 
@@ -88,16 +98,71 @@ class RecordCarrier(Carrier):
         if mark > span.start:  # what a sink calls the span must not stand before what it has
             span = replace(span, start=mark)
         session = frame.sparkSession
-        session.sparkContext.setLocalProperty(SPAN, json.dumps(asdict(span)))
+        session.sparkContext.setLocalProperty(SPAN, json.dumps([span.log_id, span.start, span.end, (), span.began]))
+        if self._desk is not None:
+            self._desk.begin()
         outcomes = self._deliver(session, span) if self._plans_once else self._deliver_frame(frame, span)
         for outcome in outcomes:
             if outcome.error:
                 raise unpack(outcome.error)
+        counts = _counts(outcomes)
+        self._settle_refusals(outcomes, sum(count.rows for count in counts.values()), span)
         self._sink.commit(self._delivery, span, [outcome.receipt for outcome in outcomes])
-        return _counts(outcomes)
+        return counts
+
+    def skipped(self) -> Counter[tuple[int, str]]:
+        taken, self._skipped = self._skipped, Counter()
+        return taken
 
     def warnings(self) -> tuple[str, ...]:
         return () if self._sharding is None else self._sharding.warnings()
+
+    def rows_of(self, letters: Sequence[KeptLetter]) -> dict[int, Rerun]:
+        """What the log's changes of these letters are behind the chain of now, by number; between batches. Raises
+        `log.expired` where the log no longer has one."""
+        assert self._desk is not None
+        self._desk.files.begin()
+        found = {kept.number: self._rerun(kept.letter) for kept in letters}
+        if self._chain:
+            self._chain.drops.take()  # they were counted when they came
+        return found
+
+    def _rerun(self, letter: Letter) -> Rerun:
+        session = SparkSession.active()
+        options = ReadOptions(str(self._log_path), tasks=1, start=letter.seq, end=letter.seq + 1)
+        changes = session.read.format(self._source).options(**options.as_text()).load()
+        if self._chain.has_frames:
+            changes = self._chain.behind(changes, self._reader(letter.seq).schemas)
+        ids = [each.id for each in self._chain.processors]
+        rows: list[pa.RecordBatch] = []
+        for batch in _collected(changes.select(*self._columns)):
+            parts = batch.column("part").to_pylist() if "part" in batch.schema.names else [""] * batch.num_rows
+            given = restored(batch).select(list(self._task.columns))
+            rows += [given.slice(n, 1) for n, part in enumerate(parts) if of_letter(part or "", letter, ids)]
+        assert self._desk is not None
+        failed = [each for each in self._desk.files.found() if (each.seq, each.part) == (letter.seq, letter.part)]
+        return Rerun(tuple(rows), (failed[0].code, failed[0].message) if failed else None)
+
+    def _settle_refusals(self, outcomes: Iterable[Row], delivered: int, span: Span) -> None:
+        """What was refused is durable before the batch is committed, or the sink stops."""
+        told = RefusalCount()
+        for outcome in outcomes:
+            told.merge(RefusalCount.unpack(outcome.refused))
+        letters = [] if self._desk is None else self._desk.found()
+        of_chain = [each.message for each in letters if each.processor]
+        if told.letters != len(letters) - len(of_chain):
+            raise SparkError(
+                "spark.letters_lost",
+                f"tasks wrote {told.letters} dead letters, and {len(letters) - len(of_chain)} are there",
+                hint="driver and tasks must share the data directory; nothing was committed",
+                where=self._sink.id,
+            )
+        refused = told.refused.total() + len(of_chain)
+        self._breaker.look(refused, refused + delivered, (told.reasons + of_chain)[:SHOWN])
+        if self._desk is not None:
+            self._desk.keep(letters, span.log_id)
+        if self._task.refusals.on_error == "skip":
+            self._skipped += told.refused
 
     def _deliver(self, session: SparkSession, span: Span) -> list[Row]:
         log = self._reader(span.start)
@@ -170,6 +235,16 @@ def _collect(rows: RDD[Row], tasks: int) -> list[Row]:
     return list(read(served, rows._jrdd_deserializer))
 
 
+def _collected(changes: DataFrame) -> list[pa.RecordBatch]:
+    """A few rows. What a task raised on purpose arrives as what it was."""
+    try:
+        return changes.toArrow().to_batches()
+    except PySparkException as error:
+        raise find(str(error)) or SparkError(
+            "spark.query_failed", jvm.reason(error), hint="see the Spark log"
+        ) from None
+
+
 def _counts(outcomes: Iterable[Row]) -> dict[int, Count]:
     counts: dict[int, Count] = {}
     for outcome in outcomes:
@@ -178,9 +253,18 @@ def _counts(outcomes: Iterable[Row]) -> dict[int, Count]:
     return counts
 
 
-def _rendered(sink: RecordSink, rendering: Rendering) -> dict[str, Column]:
+def _refusals(sink: RecordSink, desk: LetterDesk | None, state: Path) -> Refusals:
+    """What follows where the target refuses a record. Documents with `dlq` have a journal."""
+    if desk is None:
+        return Refusals(sink.id, "skip" if sink.on_error == "skip" else "fail", LetterFiles(state / "letters"))
+    on_error = sink.on_error or "dlq"
+    held = desk.held if on_error == "dlq" else None
+    return Refusals(sink.id, on_error, desk.files, desk.max_event_bytes, held)
+
+
+def _rendered(sink: RecordSink, wanted: tuple[str, ...], rendering: Rendering) -> dict[str, Column]:
     """What tasks are given, by name. Built once: each expression costs many calls into the JVM."""
-    columns = canonical(sink.columns(), processed=rendering.processed)
+    columns = canonical(wanted, processed=rendering.processed)
     for name, empty in NEVER_NULL.items():
         if name in columns:
             columns[name] = F.expr(f"coalesce({name}, {empty})").alias(name)

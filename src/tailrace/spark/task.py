@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,18 +21,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from tailrace.contracts import Delivery, RecordSink, Span
+from tailrace.contracts import Delivery, RecordSink, Rejected, Span
 from tailrace.errors import SinkError, TailraceError
 from tailrace.machine.space import full_disk
 from tailrace.passage import pack
 from tailrace.spark.control import Control
+from tailrace.spark.letters import Refusals, RefusedHere
 
 SPAN = "tailrace.span"
 """The property of a job that says which batch it delivers."""
-OUTCOME = pa.schema([("receipt", pa.string()), ("error", pa.string()), ("counts", pa.string())])
-OUTCOME_DDL = "receipt string, error string, counts string"
+OUTCOME = pa.schema([(name, pa.string()) for name in ("receipt", "error", "counts", "refused")])
+OUTCOME_DDL = "receipt string, error string, counts string, refused string"
 
-NEVER_NULL = {"unchanged": "array()", "headers": "map()"}
+NEVER_NULL = {"unchanged": "array()", "headers": "map()", "tags": "array()"}
 """Columns that travel to tasks with something empty for null: Spark's writer goes back over a run of null lists for
 every row that it adds, which makes large batches take minutes."""
 COUNTED = ("schema_id", "ts_us")
@@ -81,42 +82,56 @@ class WriteTask:
     delivery: Delivery
     columns: tuple[str, ...]
     lock: Path
+    refusals: Refusals
     deadline_s: float | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        receipt, error = "", ""
+        receipt, error, refused = "", "", ""
         clock = Deadline(self.sink.id, self.deadline_s)
         counts: dict[int, Count] = {}
         with writing(self.lock):
             try:
                 context = TaskContext.get()
                 assert context is not None
-                span = Span(**json.loads(context.getLocalProperty(SPAN) or ""))
+                span = Span(*json.loads(context.getLocalProperty(SPAN) or ""))
+                here = self.refusals.open(span, context.partitionId())
                 writer = self.sink.open(
                     replace(self.delivery, ending=lambda: self._is_ending(clock)), span, context.partitionId()
                 )
-                written = writer.write(self._counted(batches, counts, clock))
+                written = writer.write(self._counted(batches, counts, here, clock))
                 receipt = written.receipt
-                if written.rejected:
-                    raise written.rejected[0].error
+                here.settle(written.rejected)
+                self._discount(written.rejected, counts)
+                refused = here.told.pack()
             except TailraceError as failure:
                 error = pack(failure)
             except Exception as failure:
                 error = pack(self._unexpected(failure))
         told = json.dumps({number: asdict(count) for number, count in counts.items()})
-        yield pa.RecordBatch.from_pydict({"receipt": [receipt], "error": [error], "counts": [told]}, schema=OUTCOME)
+        outcome = {"receipt": [receipt], "error": [error], "counts": [told], "refused": [refused]}
+        yield pa.RecordBatch.from_pydict(outcome, schema=OUTCOME)
 
     def _is_ending(self, clock: Deadline) -> bool:
         return clock.is_over() or Control(self.lock.parent).orders().drain
 
     def _counted(
-        self, batches: Iterable[pa.RecordBatch], counts: dict[int, Count], clock: Deadline
+        self, batches: Iterable[pa.RecordBatch], counts: dict[int, Count], here: RefusedHere, clock: Deadline
     ) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
+        for whole in batches:
             clock.check()
+            batch = here.passing(restored(whole))
             for number, count in _count(batch):
                 counts.setdefault(number, Count()).add(count)
-            yield _restored(batch.select(list(self.columns)))
+            yield batch.select(list(self.columns))
+
+    def _discount(self, rejected: Sequence[Rejected], counts: dict[int, Count]) -> None:
+        """What was refused was not delivered."""
+        for each in rejected:
+            count = counts[each.row.column("schema_id")[0].as_py()]
+            count.rows -= 1
+            if count.bytes is not None:
+                sizes = _sizes(each.row)
+                count.bytes -= 0 if sizes is None else int(sizes.sum())
 
     def _unexpected(self, failure: Exception) -> TailraceError:
         return full_disk(failure, self.sink.id) or SinkError(
@@ -154,7 +169,7 @@ def _opened(lock: Path) -> Iterator[int]:
         os.close(file)
 
 
-def _restored(batch: pa.RecordBatch) -> pa.RecordBatch:
+def restored(batch: pa.RecordBatch) -> pa.RecordBatch:
     """`NEVER_NULL` columns as they were: empty is null."""
     for name in NEVER_NULL:
         if name in batch.schema.names:

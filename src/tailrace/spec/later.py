@@ -21,7 +21,6 @@ Today = Mapping[str, tuple[object, ...]]
 
 SPEC: Today = {
     "connection_policy": (),
-    "journal": (),
     "schema_sensing": (),
 }
 BATCH: Today = {"max_inflight": (1,)}
@@ -34,7 +33,7 @@ _RECORD_SINK: Today = {"encoding": ("json", {"type": "json"})}
 SINK: Mapping[str, Today] = {
     "console": _RECORD_SINK,
     "file": _RECORD_SINK,
-    "kafka": {**_RECORD_SINK, "exactly_once": (False,)},
+    "kafka": _RECORD_SINK,
     "postgres": _RECORD_SINK,
 }
 

@@ -15,11 +15,12 @@ from pydantic_core import PydanticCustomError
 
 from tailrace.change import LANES
 from tailrace.config import MIB, POSITION_FIELDS, ByteSize, Duration, Model, Reference, parse_template
-from tailrace.contracts import UNKNOWN, Hold, Processor, Provenance, RecordSink
+from tailrace.contracts import UNKNOWN, Hold, OnError, Processor, Provenance, RecordSink
 from tailrace.contracts.entries import ConnectorEntry, ProcessorEntry
 from tailrace.registry import SINKS, SOURCES
 from tailrace.spec import later
 from tailrace.spec.delivery import CommitPolicy
+from tailrace.spec.journal import JournalSettings
 
 if TYPE_CHECKING:
     from tailrace.contracts import Sink
@@ -145,6 +146,7 @@ class PipelineSpec(Model):
     processors: Annotated[
         tuple[ProcessorEntry, ...], Field(description="Steps that every sink's changes go through, in order.")
     ] = ()
+    journal: Annotated[JournalSettings, Field(description="Dead letters.")] = JournalSettings()
     sinks: Annotated[
         tuple[SinkEntry, ...],
         Field(
@@ -203,6 +205,8 @@ class PipelineSpec(Model):
             _refuse_equal_ids(sink.id, chain)
             if sink.mirrors():
                 _refuse_broken_mirror(sink.id, chain)
+            if "journal" in info.data:
+                _refuse_letters_without_a_place(sink, chain, info.data["journal"])
             if isinstance(sink, RecordSink) and "source" in info.data:
                 _refuse_unknown_members(sink, _provenance(info.data["source"].config))
         return sinks
@@ -264,7 +268,9 @@ class Pipeline(Model):
 
     def chain(self, sink: Sink) -> tuple[Processor, ...]:
         """What this sink's changes go through."""
-        return _of_source((*(entry.config for entry in self.spec.processors), *sink.chain()), self.source)
+        follows: OnError = "dlq" if self.spec.journal.enabled and isinstance(sink, RecordSink) else "fail"
+        whole = (*(entry.config for entry in self.spec.processors), *sink.chain())
+        return tuple(each.failing(follows) for each in _of_source(whole, self.source))
 
 
 def _of_source(chain: tuple[Processor, ...], source: Model) -> tuple[Processor, ...]:
@@ -287,6 +293,20 @@ def _refuse_broken_mirror(sink: str, chain: tuple[Processor, ...]) -> None:
             context = {"sink": sink, "id": each.id, "reason": reason, "hint": hint}
             message = "behind '{id}' the tables of '{sink}' would not equal their source: {reason}"
             raise PydanticCustomError("config.breaks_mirror", message, context)
+
+
+def _refuse_letters_without_a_place(sink: Sink, chain: tuple[Processor, ...], journal: JournalSettings) -> None:
+    makers = [f"'{each.id}'" for each in chain if each.makes_letters()]
+    if makers and not isinstance(sink, RecordSink):
+        hint = "use on_error: fail or skip, or move the processor to the sinks that get records"
+        context = {"sink": sink.id, "who": makers[0], "hint": hint}
+        message = "{who} has on_error: dlq, but the tables of '{sink}' have no dead letters: they halt instead"
+        raise PydanticCustomError("config.no_letters", message, context)
+    if isinstance(sink, RecordSink) and sink.on_error == "dlq":
+        makers.append(f"'{sink.id}'")
+    if makers and not journal.enabled:
+        context = {"who": makers[0], "hint": "add `journal: {enabled: true}` to the spec, or use fail or skip"}
+        raise PydanticCustomError("config.no_letters", "{who} has on_error: dlq, but there is no journal", context)
 
 
 def _refuse_unknown_members(sink: RecordSink, provenance: Provenance) -> None:

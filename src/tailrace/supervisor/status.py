@@ -83,6 +83,29 @@ class DropStatus:
 
 
 @dataclass(frozen=True)
+class SkipStatus:
+    """Records of a table that a sink's target refused and that are gone, by the error's code, since the run began."""
+
+    table: str
+    code: str
+    records: int
+
+
+@dataclass(frozen=True)
+class LetterStatus:
+    """A pipeline's dead letters: those that something is left to do about (`held` of them only because an earlier one
+    of their key is), the bound, and how many are gone for want of room or for their age."""
+
+    pipeline: str
+    open: int
+    held: int
+    max_entries: int
+    evicted: int
+    expired: int
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class SinkStatus:
     """A sink of a pipeline. Everything below `offset` is delivered; `lag_rows` wait in the log, the oldest of them for
     `lag_s`. They are None while they are not known: before its query began, or where the log cannot be read. `debt` is
@@ -100,6 +123,7 @@ class SinkStatus:
     bound_limited: int = 0
     tables: dict[str, TableStatus] = field(default_factory=dict)
     dropped: tuple[DropStatus, ...] = ()
+    skipped: tuple[SkipStatus, ...] = ()
     debt: dict[str, DebtStatus] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     error: dict[str, str] | None = None
@@ -138,6 +162,7 @@ class Status:
     sinks: tuple[SinkStatus, ...] = ()
     snapshots: tuple[SnapshotStatus, ...] = ()
     pipelines: tuple[PipelineStatus, ...] = ()
+    letters: tuple[LetterStatus, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from tailrace.errors import SetupError
 from tailrace.supervisor.status import (
+    LetterStatus,
     PipelineStatus,
     SinkState,
     SinkStatus,
@@ -70,6 +71,7 @@ class LastStatus:
             yield from _of_sinks(status.sinks)
             yield from _of_snapshots(status.snapshots)
             yield from _of_pipelines(status.pipelines)
+            yield from _of_letters(status.letters)
 
 
 def _of_sources(taps: tuple[TapStatus, ...]) -> Iterator[Metric]:
@@ -125,6 +127,9 @@ def _of_sinks(sinks: tuple[SinkStatus, ...]) -> Iterator[Metric]:
     )
     text = "Changes that a processor dropped, by its reason."
     yield _counter("sink_dropped_changes", text, (*at, "table", "processor", "reason"), dropped)
+    skipped = (((*_place(sink), each.table, each.code), each.records) for sink in sinks for each in sink.skipped)
+    text = "Records that the target refused and that are gone, by the error's code."
+    yield _counter("sink_skipped_records", text, (*at, "table", "code"), skipped)
     last = of_tables(lambda table: _seconds(table.last_us))
     text = "When the newest delivered change was committed."
     yield _gauge("sink_last_change_timestamp_seconds", text, (*at, "table"), last)
@@ -146,6 +151,20 @@ def _of_pipelines(pipelines: tuple[PipelineStatus, ...]) -> Iterator[Metric]:
     text = "Everything below is delivered by its commit policy; absent: not known yet."
     samples = [((each.pipeline,), each.committed) for each in pipelines]
     yield _gauge("pipeline_committed_offset", text, ("pipeline",), samples)
+
+
+def _of_letters(letters: tuple[LetterStatus, ...]) -> Iterator[Metric]:
+    def of(value: Callable[[LetterStatus], float | None]) -> Samples:
+        return [((each.pipeline,), value(each)) for each in letters]
+
+    at = ("pipeline",)
+    yield _gauge("dlq_entries", "Dead letters that something is left to do about.", at, of(lambda each: each.open))
+    held = "Those of them that wait behind another of their key."
+    yield _gauge("dlq_held_entries", held, at, of(lambda each: each.held))
+    ratio = "Their share of `max_entries`."
+    yield _gauge("dlq_saturation_ratio", ratio, at, of(lambda each: each.open / each.max_entries))
+    yield _counter("dlq_evicted", "Letters gone for want of room.", at, of(lambda each: each.evicted))
+    yield _counter("dlq_expired", "Letters gone for their age.", at, of(lambda each: each.expired))
 
 
 def _place(sink: SinkStatus) -> tuple[str, str, str]:

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -247,15 +247,17 @@ def _kill(pid: int) -> None:
         return
 
 
-def kill_at_random(victim: Victim, progress: Iterator[int], kills: int, chance: random.Random) -> list[str]:
+def kill_at_random(
+    victim: Victim, progress: Iterator[int], kills: int, chance: random.Random, among: Sequence[str] = WHOM
+) -> list[str]:
     """Kill and restart `kills` times, each when `progress` (rows at the sinks) has grown by a random amount."""
-    whom = [WHOM[number % len(WHOM)] for number in range(kills)]
+    whom = [among[number % len(among)] for number in range(kills)]
     chance.shuffle(whom)
     for who in whom:
         gate = next(progress) + chance.randrange(1, 1_500)
         eventually(partial(_reached, progress, gate), 120, what=victim.output)
         victim.kill(who)
-        if who != "tap":
+        if who in ("driver", "both"):
             victim.start()
     return whom
 

@@ -1,4 +1,5 @@
-"""Which columns can be null is told with a version, and makes none."""
+"""What the catalog says of columns beside their types is told with a version, and makes none: whether they can be null,
+their defaults, the labels of their enums, their places in the primary key."""
 
 from __future__ import annotations
 
@@ -75,3 +76,33 @@ def test_a_constraint_that_rows_may_break(database: Fresh, tmp_path: Path) -> No
     db.run("CREATE TABLE t (id int PRIMARY KEY, a text)", "INSERT INTO t VALUES (1)")
     db.run("ALTER TABLE t ADD CONSTRAINT whole NOT NULL a NOT VALID")
     assert _required(_read(db, tmp_path / "staged")) == ["id"]
+
+
+def test_defaults_labels_and_the_primary_key_are_told(
+    db: Database, capturing: Start, rows_only: None, tmp_path: Path
+) -> None:
+    db.run(
+        "CREATE TYPE mood AS ENUM ('sad', 'ok')",
+        "ALTER TYPE mood ADD VALUE 'quote '' \", comma' BEFORE 'ok'",
+        "CREATE TABLE t (b int, v mood DEFAULT 'ok', a int DEFAULT 7, moods mood[], "
+        "twice int GENERATED ALWAYS AS (a * 2) STORED, PRIMARY KEY (a, b))",
+    )
+    run = started(capturing, db)
+    db.run("INSERT INTO t (b) VALUES (1)", "ALTER TABLE t ALTER a SET DEFAULT 8", "INSERT INTO t (b) VALUES (2)")
+    [streamed] = _versions(run)
+    read = _read(db, tmp_path / "staged")
+    labels = ("sad", "quote ' \", comma", "ok")
+    for version, default in ((streamed, "7"), (read, "8")):
+        found = {column.name: (column.default, column.labels, column.primary) for column in version.columns}
+        assert (
+            found.items()
+            >= {
+                "b": (None, (), 2),
+                "v": ("'ok'::mood", labels, 0),
+                "a": (default, (), 1),
+                "moods": (None, labels, 0),
+            }.items()
+        )
+        assert found.get("twice", (None, (), 0)) == (None, (), 0)
+        again = TableSchema.from_dict(json.loads(json.dumps(version.as_dict())))
+        assert repr(again) == repr(version)

@@ -18,7 +18,7 @@ from tailrace.schema import TableSchema
 from tailrace.sinks.lake.columns import is_document, is_verbatim, type_of
 from tailrace.testing.servers import PostgresServer
 from tests.capture.postgres.kinds import MAY_NEST, kind_of, lake_of
-from tests.capture.postgres.values import DEFINITIONS, OFFERS, VALUES, Value, values
+from tests.capture.postgres.values import OFFERS, VALUES, Value, changes, creation, values
 from tests.capture.running import Capturing, Change, Database
 
 MAJORS = (15, 16, 18)
@@ -94,11 +94,10 @@ def shelf(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Shelf]:
     with Shelf(postgres_server(major)) as db:
-        db.run(*(f'CREATE EXTENSION "{name}"' for name in sorted(_extensions(db))), *DEFINITIONS)
-        db.run(*(statement for group in VALUES for statement in _tables(group, _columns(db, group))))
-        with Capturing(db, tmp_path_factory.mktemp("values") / "log") as run:
-            for group in VALUES:
-                _fill(db, group, _columns(db, group))
+        db.run(*creation(major))
+        with Capturing(db, tmp_path_factory.mktemp("values") / "log") as run, db.connect() as connection:
+            for statement, parameters in changes(major):
+                connection.execute(statement.encode(), parameters)
             db.changes = run.changes()
             db.versions = LogReader(run.path).schemas
         yield db
@@ -217,37 +216,8 @@ def _without_kind(column: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in column.items() if name != "kind"}
 
 
-def _extensions(db: Database) -> set[str]:
-    return OFFERS[db.server.major] - {"xml"}
-
-
 def _takes_xml(db: Database) -> bool:
     try:
         return bool(db.value("SELECT '<a/>'::xml IS NOT NULL"))
     except psycopg.errors.FeatureNotSupported:
         return False
-
-
-def _tables(group: str, columns: list[Value]) -> Iterator[str]:
-    listed = ", ".join(f"{each.column} {each.type}" for each in columns)
-    for table in (group, f"{group}_full"):
-        yield f"CREATE TABLE {table} (id int PRIMARY KEY, n int, {listed})"
-    yield f"ALTER TABLE {group}_full REPLICA IDENTITY FULL"
-
-
-def _fill(db: Database, group: str, columns: list[Value]) -> None:
-    """Rows 1 and 2 of GROUP have the values, one by insert, one by update; GROUP_full's row comes, changes, goes."""
-    names = ", ".join(each.column for each in columns)
-    literals = ", ".join(each.literal for each in columns)
-    texts = [text for each in columns for text in each.texts]
-    update = f"UPDATE {group} SET {', '.join(f'{each.column} = {each.literal}' for each in columns)} WHERE id = 2"
-    _run(db, f"INSERT INTO {group} (id, {names}) VALUES (1, {literals})", texts)
-    db.run(f"INSERT INTO {group} (id) VALUES (2)")
-    _run(db, update, texts)
-    _run(db, f"INSERT INTO {group}_full (id, {names}) VALUES (1, {literals})", texts)
-    db.run(f"UPDATE {group}_full SET n = 1", f"DELETE FROM {group}_full")
-
-
-def _run(db: Database, statement: str, parameters: list[Any]) -> None:
-    with db.connect() as connection:
-        connection.execute(statement.encode(), parameters)

@@ -6,6 +6,7 @@ is also asserted as an element of an array with a null, so an array of every typ
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 
@@ -383,11 +384,49 @@ class Value(NamedTuple):
     json: str
 
 
-def values(group: str, major: int) -> list[Value]:
+def _none(_: Case) -> bool:
+    return False
+
+
+def values(group: str, major: int, without: Callable[[Case], bool] = _none) -> list[Value]:
     """The columns of a group on that major version: each case, then arrays of the cases."""
     cases = [case for case in VALUES[group] if major >= case.since and (not case.needs or case.needs in OFFERS[major])]
+    cases = [case for case in cases if not without(case)]
     scalars = [Value(f"c{n}", case.type, "%s", (case.text,), case.json) for n, case in enumerate(cases)]
     return scalars + [_array(n, case) for n, case in enumerate(cases) if case.arrays]
+
+
+def creation(major: int, without: Callable[[Case], bool] = _none) -> list[str]:
+    """Statements that make all that the cases need: for each group the tables GROUP, and GROUP_full, which has
+    REPLICA IDENTITY FULL. Cases for which `without` holds are left out."""
+    extensions = sorted(OFFERS[major] - {"xml"})
+    tables = [statement for group in VALUES for statement in _tables(group, values(group, major, without))]
+    return [*(f'CREATE EXTENSION "{name}"' for name in extensions), *DEFINITIONS, *tables]
+
+
+def changes(major: int, without: Callable[[Case], bool] = _none) -> Iterator[tuple[str, list[str] | None]]:
+    """Statements and their parameters. Rows 1 and 2 of GROUP get the values, one by insert, one by update;
+    GROUP_full's row comes, changes, goes."""
+    for group in VALUES:
+        columns = values(group, major, without)
+        names, literals = (
+            ", ".join(parts) for parts in zip(*((each.column, each.literal) for each in columns), strict=True)
+        )
+        texts = [text for each in columns for text in each.texts]
+        assigned = ", ".join(f"{each.column} = {each.literal}" for each in columns)
+        yield f"INSERT INTO {group} (id, {names}) VALUES (1, {literals})", texts
+        yield f"INSERT INTO {group} (id) VALUES (2)", None
+        yield f"UPDATE {group} SET {assigned} WHERE id = 2", texts
+        yield f"INSERT INTO {group}_full (id, {names}) VALUES (1, {literals})", texts
+        yield f"UPDATE {group}_full SET n = 1", None
+        yield f"DELETE FROM {group}_full", None
+
+
+def _tables(group: str, columns: list[Value]) -> Iterator[str]:
+    listed = ", ".join(f"{each.column} {each.type}" for each in columns)
+    for table in (group, f"{group}_full"):
+        yield f"CREATE TABLE {table} (id int PRIMARY KEY, n int, {listed})"
+    yield f"ALTER TABLE {group}_full REPLICA IDENTITY FULL"
 
 
 def _array(number: int, case: Case) -> Value:

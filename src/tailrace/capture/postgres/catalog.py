@@ -117,12 +117,18 @@ class PostgresCatalog:
             "(SELECT (m.attmissingval::text::text[])[1] FROM pg_attribute m JOIN tree ON tree.oid = m.attrelid "
             "  WHERE m.attname = a.attname AND m.atthasmissing LIMIT 1), a.xmin::text::bigint, "
             "a.attnotnull AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = a.attrelid "
-            "  AND k.contype = 'n' AND NOT k.convalidated AND a.attnum = ANY (k.conkey)) "  # NOT VALID: PostgreSQL 18
+            "  AND k.contype = 'n' AND NOT k.convalidated AND a.attnum = ANY (k.conkey)), "  # NOT VALID: PostgreSQL 18
+            "(SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_attrdef d WHERE d.adrelid = a.attrelid "
+            "  AND d.adnum = a.attnum AND a.attgenerated = ''), "
+            "coalesce((SELECT array_position(i.indkey::int2[], a.attnum) + 1 FROM pg_index i "
+            "  WHERE i.indrelid = a.attrelid AND i.indisprimary), 0), "
+            "ARRAY(SELECT e.enumlabel::text FROM pg_enum e JOIN pg_type t ON t.oid = a.atttypid "
+            "  WHERE e.enumtypid = CASE t.typcategory WHEN 'A' THEN t.typelem ELSE t.oid END ORDER BY e.enumsortorder) "
             "FROM pg_attribute a WHERE a.attrelid = %s::oid AND a.attnum > 0 ORDER BY a.attnum",
             oid,
             oid,
         )
-        return tuple(Attribute(*row) for row in found)
+        return tuple(replace(Attribute(*row), labels=tuple(row[-1])) for row in found)
 
     def database(self) -> str:
         [(name,)] = self.rows("SELECT current_database()")

@@ -28,7 +28,8 @@ class Attribute:
 
     `listed`: a publication says which of the table's columns it has. `missing`: the text of the value that rows from
     before the column have. `changed`: the transaction that changed it last; of a dropped column, the one that did that.
-    `required`: no row has a null there.
+    `required`: no row has a null there. `default`: the expression of its default. `primary`: its place in the primary
+    key, from 1; 0 where it is not part of it. `labels`: those of the enum that its values, or their elements, are of.
     """
 
     number: int
@@ -41,6 +42,9 @@ class Attribute:
     missing: str | None
     changed: int
     required: bool = False
+    default: str | None = None
+    primary: int = 0
+    labels: tuple[str, ...] = ()
 
     @property
     def optional(self) -> bool:

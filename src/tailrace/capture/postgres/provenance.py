@@ -22,7 +22,7 @@ PROVENANCE = Provenance(
     debezium=(
         Member("schema", "schema", optional=False),
         Member("table", "`table`", optional=False),
-        _TRANSACTION,
+        Member("txId", f"nullif({TRANSACTION_SQL}, '0')", "number"),
         _LSN_MEMBER,
         Member("xmin", _NOTHING, "number"),
         Member("origin", "try_element_at(headers, 'origin')"),

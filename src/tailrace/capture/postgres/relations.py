@@ -115,7 +115,7 @@ class Relations:
 
     def enter(self, schema: TableSchema) -> TableSchema:
         """`schema`, which has its columns' numbers, as the book has it."""
-        return self._book.enter(_with_nullability(schema, self._catalog.attributes(schema.relation)))
+        return self._book.enter(_as_in_catalog(schema, self._catalog.attributes(schema.relation)))
 
     def _numbered(self, schema: TableSchema, relation: Relation, xid: int) -> TableSchema:
         """`schema` with the numbers of its columns. A type that is gone is spelled as the log knows it."""
@@ -129,7 +129,7 @@ class Relations:
         known_types = {column.number: column for column in before if column.number}
         numbered = (replace(column, number=n) for column, n in zip(schema.columns, found.each, strict=True))
         columns = tuple(_typed(column, known_types.get(column.number)) for column in numbered)
-        return _with_nullability(replace(schema, columns=columns), attributes)
+        return _as_in_catalog(replace(schema, columns=columns), attributes)
 
     def drop(self, known: TableSchema, since: str) -> TableSchema:
         """The version of a table that is gone."""
@@ -201,10 +201,18 @@ def _typed(column: Column, known: Column | None) -> Column:
     return column if known is None or column.type != DROPPED else replace(column, type=known.type, kind=known.kind)
 
 
-def _with_nullability(schema: TableSchema, attributes: tuple[Attribute, ...]) -> TableSchema:
-    """What the catalog says now, which may be ahead of the stream."""
-    required = {each.number for each in attributes if each.required}
-    return replace(schema, columns=tuple(replace(c, nullable=c.number not in required) for c in schema.columns))
+def _as_in_catalog(schema: TableSchema, attributes: tuple[Attribute, ...]) -> TableSchema:
+    """With what the catalog says of columns now, which may be ahead of the stream."""
+    known = {each.number: each for each in attributes}
+    return replace(schema, columns=tuple(_described(column, known.get(column.number)) for column in schema.columns))
+
+
+def _described(column: Column, now: Attribute | None) -> Column:
+    if now is None:
+        return replace(column, nullable=True)
+    return replace(
+        column, nullable=not now.required, default=now.default, primary=now.primary, labels=tuple(now.labels)
+    )
 
 
 def _is_older(xid: int, other: int) -> bool:

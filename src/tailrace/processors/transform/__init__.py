@@ -45,5 +45,8 @@ class TransformProcessor(BatchProcessor, Edits):
         plan = plan_of(self, table)
         return tuple(name for each in columns if (name := plan.name(each)) is not None)
 
+    def hides(self) -> bool:
+        return bool(self.mask or self.hash)
+
     def open(self, place: Place) -> Step:
         return TransformStep(self, place)

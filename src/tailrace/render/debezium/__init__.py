@@ -113,10 +113,10 @@ class _Table:
 
     @cached_property
     def _keys(self) -> Images:
-        """A key's columns are in the order of their names, as the driver lists them to Debezium."""
+        """A key's columns are in the order that the primary key has them in."""
         from tailrace.render.debezium.images import Images
 
-        columns = sorted((c for c in self._table.columns if c.name in self._table.key), key=lambda c: c.name)
+        columns = sorted((c for c in self._table.columns if c.name in self._table.key), key=lambda c: c.primary)
         return Images(self._table, tuple(columns))
 
 

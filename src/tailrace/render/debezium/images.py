@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from tailrace.errors import ProcessorError
 from tailrace.render.debezium import rare
 from tailrace.render.debezium.codes import Code
+from tailrace.render.debezium.defaults import default_of
 from tailrace.render.debezium.kernel import Layout, Texts, encode
 from tailrace.render.debezium.semantics import Encoding, encoding_of
 from tailrace.schema import Column, TableSchema
@@ -106,7 +107,8 @@ class Images:
             codes=np.array([one.code for one in each], dtype=np.int64),
             details=np.array([one.detail for one in each], dtype=np.int64),
             arrays=np.array([one.array for one in each], dtype=np.bool_),
-            absent=_laid_out(["null" if c.nullable else e.absent for c, e in zip(self.columns, each, strict=True)]),
+            absent=_laid_out([_absent(column, one) for column, one in zip(self.columns, each, strict=True)]),
+            defaulted=np.array([c.nullable and default_of(c) is not None for c in self.columns], dtype=np.bool_),
             unsent=_laid_out([one.unsent for one in each]),
         )
 
@@ -121,6 +123,11 @@ class Images:
         layout = self._layout
         fixed = sum(len(part.data) for part in (layout.names, layout.absent, layout.unsent))
         return fixed + _ROOM * (len(self.columns) + 1)
+
+
+def _absent(column: Column, encoding: Encoding) -> str:
+    """What stands for the column where an image lacks it."""
+    return default_of(column) or ("null" if column.nullable else encoding.absent)
 
 
 def _laid_out(texts: Sequence[str]) -> Texts:

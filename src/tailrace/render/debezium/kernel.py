@@ -18,6 +18,7 @@ from tailrace.render.debezium.values import (
     CLOSE,
     COLON,
     COMMA,
+    NULL,
     OMITTED,
     OPEN,
     OPEN_LIST,
@@ -44,13 +45,15 @@ class Texts(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """Columns in the order they are written in. `names` are JSON strings, quotes included."""
+    """Columns in the order they are written in. `names` are JSON strings, quotes included. Of columns that are
+    `defaulted`, `absent` is written for a null too."""
 
     names: Texts
     codes: Any
     details: Any
     arrays: Any
     absent: Texts
+    defaulted: Any
     unsent: Texts
 
 
@@ -125,6 +128,8 @@ def _put(text, row, column, start, stop, layout, aside, aside_of, out, at, rares
     if len(aside_of) > 0 and aside_of[row, column] >= 0:
         return _put_text(aside, aside_of[row, column], out, at)
     code, detail = layout.codes[column], layout.details[column]
+    if layout.defaulted[column] and text[start] == NULL:
+        return _put_text(layout.absent, column, out, at)
     if layout.arrays[column] and text[start] == OPEN_LIST:
         after = put_array(text, start, stop, code, detail, out, at)
     else:

@@ -16,6 +16,8 @@ from tailrace.render.debezium.semantics import connect
 from tailrace.render.rendering import Rendering, base64_string, images, json_members, json_string, json_text, member
 
 _SNAPSHOTS = "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
+_ALONE = r'^\{{"{}": "([^"\\]|\\.)*"\}}$'
+"""An image of one member."""
 _NOT_IN_TOPICS = "[^a-zA-Z0-9._-]"
 
 
@@ -69,7 +71,8 @@ def _processed_at() -> Column:
 
 
 def _logical_message(rendering: Rendering) -> Column:
-    """Its prefix is no table, and its content, which was JSON, is bytes again."""
+    """Its prefix is no table, and its content is bytes again: of what was no JSON object, those that the image has in a
+    member of its own."""
     nameless = {"schema": "''", "table": "''"}
     members = tuple(Member(m.name, nameless.get(m.name, m.sql), m.json) for m in rendering.provenance.debezium)
     return F.concat(
@@ -79,8 +82,17 @@ def _logical_message(rendering: Rendering) -> Column:
         F.lit(',"transaction":null,"message":{"prefix":'),
         json_string(F.col("table")),
         F.lit(',"content":'),
-        base64_string(F.coalesce(F.col("after"), F.lit("null"))),
+        _content(F.coalesce(F.col("after"), F.lit("null"))),
         F.lit("}}"),
+    )
+
+
+def _content(image: Column) -> Column:
+    text, data = (F.get_json_object(image, f"$.{name}") for name in ("content", "content_base64"))
+    return (
+        F.when(image.rlike(_ALONE.format("content")), base64_string(text))
+        .when(image.rlike(_ALONE.format("content_base64")), json_string(data))
+        .otherwise(base64_string(image))
     )
 
 
@@ -124,6 +136,7 @@ def _source_schema(provenance: Provenance) -> dict[str, Any]:
             "name": "io.debezium.data.Enum",
             "version": 1,
             "parameters": {"allowed": _SNAPSHOTS},
+            "default": "false",
         },
         optional=True,
         field="snapshot",
@@ -131,7 +144,7 @@ def _source_schema(provenance: Provenance) -> dict[str, Any]:
     common = [
         *(_field("string", name) for name in ("version", "connector", "name")),
         _field("int64", "ts_ms"),
-        {**snapshot, "default": "false"},
+        snapshot,
         _field("string", "db"),
         _field("string", "sequence", optional=True),
         *(_field("int64", name, optional=True) for name in ("ts_us", "ts_ns")),

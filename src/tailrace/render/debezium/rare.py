@@ -125,7 +125,7 @@ def _days(year: int, month: int, day: int) -> int:
     return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + (153 * month + 2) // 5 + day - 719_469
 
 
-def _clock(value: str) -> int:
+def clock(value: str) -> int:
     found = _matched(_CLOCK, value)
     hours, minutes, seconds = (int(found[n]) for n in (1, 2, 3))
     return ((hours * 60 + minutes) * 60 + seconds) * _SECOND + int((found[4] or "0").ljust(6, "0"))
@@ -133,8 +133,8 @@ def _clock(value: str) -> int:
 
 def _moment(value: str) -> int:
     found = _matched(_MOMENT, value)
-    clock = found["clock"] + "." + (found["fraction"] or "0")
-    return _date(found["date"] + (found["era"] or "")) * _DAY + _clock(clock)
+    at = found["clock"] + "." + (found["fraction"] or "0")
+    return _date(found["date"] + (found["era"] or "")) * _DAY + clock(at)
 
 
 def _word(number: int) -> int:
@@ -164,7 +164,7 @@ def _utc(value: str, *, fraction: bool) -> str:
     found = _matched(_ZONED_CLOCK, value)
     hours, minutes, seconds = (int(found[name] or 0) for name in ("hours", "minutes", "seconds"))
     east = ((hours * 60 + minutes) * 60 + seconds) * _SECOND
-    at = (_clock(found["clock"]) + (-east if found["sign"] == "+" else east)) % _DAY
+    at = (clock(found["clock"]) + (-east if found["sign"] == "+" else east)) % _DAY
     whole, micros = divmod(at, _SECOND)
     tail = f".{micros:06}".rstrip("0") if fraction and micros else ""
     return json.dumps(f"{whole // 3600:02}:{whole // 60 % 60:02}:{whole % 60:02}{tail}Z")
@@ -204,17 +204,17 @@ def _bits(value: str) -> str:
 def _point(value: str) -> str:
     x, y = (float(part) for part in value.strip("()").split(","))
     well_known = struct.pack("<BIdd", 1, 1, x, y)
-    return f'{{"x":{_double(x)},"y":{_double(y)},"wkb":{_base64(well_known)},"srid":null}}'
+    return f'{{"x":{double(x)},"y":{double(y)},"wkb":{_base64(well_known)},"srid":null}}'
 
 
-def _double(number: float) -> str:
+def double(number: float) -> str:
     if math.isfinite(number):
         return repr(number)
     return '"NaN"' if math.isnan(number) else '"Infinity"' if number > 0 else '"-Infinity"'
 
 
 def _vector(value: str) -> str:
-    return "[" + ",".join(_double(float(part)) for part in value.strip("[]").split(",") if part) + "]"
+    return "[" + ",".join(double(float(part)) for part in value.strip("[]").split(",") if part) + "]"
 
 
 def _sparse(value: str) -> str:
@@ -223,7 +223,7 @@ def _sparse(value: str) -> str:
     pairs = (part.split(":") for part in found.strip("{}").split(",") if part)
     return (
         f'{{"dimensions":{int(dimensions)},"vector":['
-        + ",".join(f"[{int(n)},{_double(float(v))}]" for n, v in pairs)
+        + ",".join(f"[{int(n)},{double(float(v))}]" for n, v in pairs)
         + "]}"
     )
 
@@ -266,9 +266,11 @@ def _matched(pattern: re.Pattern[str], value: str) -> re.Match[str]:
 _BY_NAME: dict[str, Callable[[str], str]] = {
     "bit": _bit,
     "bits": _bits,
+    "emptied": lambda value: "[]" if value else "null",
     "hstore": _hstore,
     "interval": _interval,
     "money": _money,
+    "nothing": lambda _: "null",
     "point": _point,
     "sparsevec": _sparse,
     "timetz": _timetz,

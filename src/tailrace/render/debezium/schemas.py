@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tailrace.render.debezium.defaults import default_of
 from tailrace.render.debezium.semantics import OMITTED, connect, encoding_of
 from tailrace.schema import Column
 
@@ -18,13 +19,16 @@ VALUE_SCHEMA, KEY_SCHEMA = "schema", "key_schema"
 
 def fields(columns: Iterable[Column], *, key: bool = False) -> str:
     """The fields of a struct of these columns, as JSON. Those of a key cannot be null."""
-    each = ((column, encoding_of(column)) for column in columns)
     found = [
-        connect(encoding.schema, optional=column.nullable and not key, field=column.name)
-        for column, encoding in each
-        if encoding != OMITTED
+        _field(column, optional=column.nullable and not key) for column in columns if encoding_of(column) != OMITTED
     ]
     return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+
+
+def _field(column: Column, *, optional: bool) -> dict[str, Any]:
+    encoding, default = encoding_of(column), default_of(column)
+    schema = encoding.schema if default is None else {**encoding.schema, "default": json.loads(default)}
+    return connect(schema, optional=optional, field=column.name)
 
 
 def with_entries(maps: Any, entries: Mapping[str, pa.Array[Any]]) -> Any:

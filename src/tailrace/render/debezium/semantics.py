@@ -43,7 +43,20 @@ class Encoding:
     array: bool = False
 
 
-_ORDER = ("type", "items", "keys", "values", "fields", "optional", "name", "version", "doc", "parameters", "field")
+_ORDER = (
+    "type",
+    "items",
+    "keys",
+    "values",
+    "fields",
+    "optional",
+    "name",
+    "version",
+    "doc",
+    "parameters",
+    "default",
+    "field",
+)
 
 
 def connect(schema: Schema, *, optional: bool, field: str | None = None) -> dict[str, Any]:
@@ -54,9 +67,23 @@ def connect(schema: Schema, *, optional: bool, field: str | None = None) -> dict
 
 def encoding_of(column: Column) -> Encoding:
     """How the values of a column are written."""
-    known = spellings.kind_of(column.type)
-    found = _of_spelling(column.type) if column.kind in (OTHER, known) else _of_kind(column.kind)
+    found = _of_spelling(column.type) if is_as_declared(column) else _of_kind(column.kind)
+    if column.labels:
+        found = replace(found, schema=_labelled(found.schema, column.labels))
     return replace(found, detail=1) if found.code is Code.JSON and not (column.nullable or found.array) else found
+
+
+def is_as_declared(column: Column) -> bool:
+    """Whether its values are still what the source declares: no processor made them another kind's."""
+    return column.kind in (OTHER, spellings.kind_of(column.type))
+
+
+def _labelled(schema: Schema, labels: tuple[str, ...]) -> Schema:
+    """Of an enum, with all that a value can be."""
+    if "items" in schema:
+        return {**schema, "items": connect(_labelled(schema["items"], labels), optional=schema["items"]["optional"])}
+    named = schema.get("name") == "io.debezium.data.Enum"
+    return {**schema, "parameters": {"allowed": ",".join(labels)}} if named else schema
 
 
 def _semantic(base: str, name: str = "", **parameters: str) -> Schema:
@@ -110,6 +137,10 @@ def _rare(rare: str, schema: Schema, absent: str = "null", **more: Any) -> Encod
     return Encoding(Code.RARE, schema, absent, rare=rare, **more)
 
 
+def _list_of(item: Schema) -> Schema:
+    return {"type": "array", "items": connect(item, optional=False)}
+
+
 def _vector(base: str, name: str) -> Encoding:
     items = connect({"type": base}, optional=False)
     schema = {"type": "array", "items": items, "name": f"io.debezium.data.{name}", "version": 1}
@@ -155,6 +186,8 @@ _SPARSE = _rare(
         ),
     ),
 )
+_INT2_VECTOR = _rare("emptied", _list_of({"type": "int16"}), "[]")
+_OID_VECTOR = _rare("emptied", _list_of({"type": "int64"}), "[]")
 _BOOL = Encoding(Code.VERBATIM, _semantic("boolean"), "false")
 _BIT = _rare("bit", _semantic("boolean"), "false")
 _BYTEA = Encoding(Code.VERBATIM, _semantic("bytes"), '""', _BYTES, f"[{_BYTES}]")
@@ -185,6 +218,8 @@ _PLAIN: dict[str, Encoding] = {
     "tsvector": _text("Tsvector"),
     "hstore": _rare("hstore", _semantic("string", "io.debezium.data.Json"), '"{}"', unsent=_TEXT),
     "point": _POINT,
+    "int2vector": _INT2_VECTOR,
+    "oidvector": _OID_VECTOR,
     "vector": _vector("double", "DoubleVector"),
     "halfvec": _vector("float", "FloatVector"),
     "sparsevec": _SPARSE,
@@ -192,7 +227,9 @@ _PLAIN: dict[str, Encoding] = {
     **dict.fromkeys(("name", "isbn", "inet", "cidr", "macaddr", "macaddr8"), _text()),
     **dict.fromkeys(("int4range", "int8range", "numrange", "daterange", "tsrange", "tstzrange"), _text()),
 }
-_NO_ARRAYS = ("money", "name", "point", "vector", "halfvec", "sparsevec", "bit", "bit varying", "xml")
+_NO_ARRAYS = ("money", "name", "point", "halfvec", "sparsevec", "bit varying", "xml")
+_UNREAD_ARRAYS = ("bit", "vector", "int2vector", "oidvector")
+"""Debezium describes such columns, and has null in all of them."""
 _SPELLED = re.compile(r"(?P<head>[^(]+?)(?:\((?P<arguments>[\d, -]+)\))?(?P<tail> (?:with|without) time zone)?")
 
 
@@ -205,6 +242,9 @@ def _of_spelling(spelled: str) -> Encoding:
     scalar = _sized(head + tail, numbers) or _PLAIN.get(head, OMITTED)
     if not spelled.endswith("[]"):
         return scalar
+    if head in _UNREAD_ARRAYS:
+        schema = scalar.schema if head == "bit" else _list_of(scalar.schema)
+        return _rare("nothing", schema, scalar.absent)
     return OMITTED if head in _NO_ARRAYS or scalar is _INTERVAL else _array(scalar)
 
 

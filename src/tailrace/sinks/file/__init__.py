@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal
@@ -40,8 +41,9 @@ class FileSink(RecordSink):
     A repeat changes nothing: the sink keeps its mark in `<path>/_tailrace`, in the same atomic step that
     decides which files exist, so delivery is exactly once and one commit covers a whole batch. A file is
     complete and synced to disk from the moment it is visible. A crash leaves nothing but staged files under
-    `_tailrace`, which the next start renames into place or removes. `path` must be one file system that
-    driver and tasks share, and belong to this sink alone.
+    `_tailrace`, which the next start renames into place or removes. Dead letters that are delivered again come
+    in files of their own, named after the offset at which the sink then is, and a crash repeats none of them.
+    `path` must be one file system that driver and tasks share, and belong to this sink alone.
     """
 
     path: Annotated[
@@ -78,9 +80,17 @@ class FileSink(RecordSink):
         with explained(self.path):
             return self._ledger(delivery).mark(log_id)
 
+    def replayed(self, delivery: Delivery, letters: tuple[str, ...]) -> frozenset[str]:
+        with explained(self.path):
+            return self._ledger(delivery).replayed(letters)
+
     def open(self, delivery: Delivery, span: Span, task: int) -> FileWriter:
         codec = self.compression if self.format == "parquet" else None
-        return FileWriter(self.path, self._ledger(delivery).staging, span, task, self.roll.bytes, codec)
+        ledger = self._ledger(delivery)
+        if span.letters:
+            mark = ledger.mark(span.log_id)
+            span, task = replace(span, start=mark, end=mark), ledger.replays()
+        return FileWriter(self.path, ledger.staging, span, task, self.roll.bytes, codec)
 
     def commit(self, delivery: Delivery, span: Span, receipts: list[str]) -> None:
         with explained(self.path):

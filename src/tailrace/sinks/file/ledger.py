@@ -11,7 +11,8 @@ renames to do: `settle` does them, however often it is interrupted.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from tailrace.contracts import Span
@@ -24,10 +25,13 @@ from tailrace.sinks.paths import path_segment
 
 @dataclass(frozen=True)
 class Page:
-    """What the ledger says: the end offset reached in each log, and the renames of the last commit."""
+    """What the ledger says: the end offset reached in each log, the renames of the last commit, how many commits were
+    of dead letters that were delivered again, and the event ids of the last of these."""
 
     marks: dict[str, int] = field(default_factory=dict)
     renames: list[tuple[str, str]] = field(default_factory=list)
+    replays: int = 0
+    letters: list[str] = field(default_factory=list)
 
 
 class FileLedger:
@@ -54,12 +58,24 @@ class FileLedger:
     def mark(self, log_id: str) -> int:
         return self._page().marks.get(log_id, 0)
 
+    def replays(self) -> int:
+        """How many commits were of dead letters."""
+        return self._page().replays
+
+    def replayed(self, letters: Collection[str]) -> frozenset[str]:
+        """Which of these the last such commit had. What became of those before it, the journal knows."""
+        return frozenset(letters) & frozenset(self._page().letters)
+
     def commit(self, span: Span, receipts: list[str]) -> None:
-        """Make the staged files of a span visible and move the mark, both or neither."""
+        """Make the staged files of a span visible and move the mark, or note the letters: both or neither."""
         self.settle()
         renames = [(staged, final) for receipt in receipts if receipt for staged, final in json.loads(receipt)]
         self._refuse_rivals(span, renames)
-        page = Page({**self._page().marks, span.log_id: span.end}, renames)
+        known = self._page()
+        if span.letters:
+            page = replace(known, renames=renames, replays=known.replays + 1, letters=list(span.letters))
+        else:
+            page = replace(known, renames=renames, marks={**known.marks, span.log_id: span.end})
         failpoint("file.commit.staged")
         replace_file(self._file, json.dumps(asdict(page)), USERS_FILE)
         failpoint("file.commit.recorded")
@@ -90,12 +106,13 @@ class FileLedger:
         except FileNotFoundError:
             return Page()
         found = json.loads(text)
-        return Page(found["marks"], [(staged, final) for staged, final in found["renames"]])
+        found["renames"] = [(staged, final) for staged, final in found["renames"]]
+        return Page(**found)
 
     def _refuse_rivals(self, span: Span, renames: list[tuple[str, str]]) -> None:
         """Another driver moves the mark or clears the staging; a lost ledger knows no visible file."""
         staged = all((self._root / source).exists() for source, _ in renames)
-        if not staged or self.mark(span.log_id) >= span.end:
+        if not staged or (not span.letters and self.mark(span.log_id) >= span.end):
             raise SinkError(
                 "sink.rival",
                 f"something else delivers to {self._root} under this sink's name",

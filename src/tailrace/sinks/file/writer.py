@@ -20,12 +20,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tailrace.change import CHANGES
 from tailrace.config import MIB
 from tailrace.contracts import Span, Written
 from tailrace.failpoints import failpoint
 from tailrace.machine.durable import sync_directory
 from tailrace.sinks.file.layout import day_directory, explained, table_directory
 
+_OWN = frozenset((*CHANGES.names, "event_id", "value"))
 _DAY_US = 86_400_000_000
 _ROW_GROUP_BYTES = 16 * MIB
 _HELD_BYTES = 64 * MIB
@@ -54,8 +56,8 @@ class FileWriter:
             self._days: dict[Table, int] = {}
             self._parts: dict[Table, int] = {}
             self._renames: list[tuple[str, str]] = []
-            for batch in batches:
-                for table, day, rows in split(batch):
+            for whole in batches:
+                for table, day, rows in split(_own(whole)):
                     self._append(table, day, rows)
                 self._bound_memory()
             for table in list(self._open):
@@ -94,6 +96,11 @@ class FileWriter:
         if sum(file.held for file in self._open.values()) > _HELD_BYTES:
             for file in self._open.values():
                 file.spill()
+
+
+def _own(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The columns that files have, and those that say where a row goes."""
+    return batch.select([name for name in batch.schema.names if name in _OWN])
 
 
 def split(batch: pa.RecordBatch) -> Iterator[tuple[Table, int, pa.RecordBatch]]:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from tailrace.config import Model, Secret, Template, parse_template
 from tailrace.contracts import Check, Delivery, RecordSink, Span, Subject
+from tailrace.errors import SinkError
 from tailrace.sinks.kafka.check import check_cluster
+from tailrace.sinks.kafka.cluster import Cluster, Settings
+from tailrace.sinks.kafka.login import Login
+from tailrace.sinks.kafka.progress import Progress
+from tailrace.sinks.kafka.records import Records
 from tailrace.sinks.kafka.topics import Topics
-from tailrace.sinks.kafka.writer import KafkaWriter, open_producer
+from tailrace.sinks.kafka.transaction import TransactionWriter
+from tailrace.sinks.kafka.writer import KafkaWriter
 
 Setting = bool | int | float | Secret
 
@@ -21,7 +28,7 @@ _DEFAULTS: dict[str, bool | int | str] = {
     "acks": "all",
     "batch.size": 1_048_576,
     "compression.type": "lz4",
-    "delivery.timeout.ms": 120_000,
+    "message.timeout.ms": 120_000,
     "enable.gapless.guarantee": True,  # Law 3: a record that fails takes all behind it along
     "enable.idempotence": True,
     "linger.ms": 5,
@@ -34,7 +41,15 @@ _OURS = {
     "bootstrap.servers": "use `brokers`",
     "metadata.broker.list": "use `brokers`",
     "delivery.report.only.error": "remove it: the sink needs it as it is",
-    "transactional.id": "remove it: the sink writes without transactions",
+    "transactional.id": "remove it: `exactly_once` names its producer itself",
+    "isolation.level": "remove it: the sink reads nothing but its own progress",
+}
+_TRANSACTION_TIMEOUT_MS = 300_000
+"""A batch may be one large transaction of the source. The next start does not wait for it."""
+_ALIASES = {
+    "delivery.timeout.ms": "message.timeout.ms",
+    "max.in.flight": "max.in.flight.requests.per.connection",
+    "request.required.acks": "acks",
 }
 _NEEDED = {
     "acks": ("all", "-1"),
@@ -73,13 +88,25 @@ class KafkaSink(RecordSink):
     request already on its way to the broker may still arrive then: before the repeat, as a part of it, in
     order.
 
+    With `exactly_once: true` delivery is exactly once for consumers that read with
+    `isolation.level=read_committed`. A batch is one transaction of one ordered producer
+    (`tailrace-<pipeline>/<sink>`), and how far the log is delivered is a record of `progress_topic` inside it.
+    A repeat finds its end there and sends nothing. A start takes the producer over, which aborts what a dead one
+    left open; an older run that still lives is fenced and stops with `sink.fenced`. Where the progress is
+    missing though the checkpoint says that something was delivered, the sink stops with `sink.progress_lost`:
+    turn it on for a new sink, or give the sink another id. Everything of a batch goes through one task.
+
     Records with equal keys are in order, in one partition. The default key is the primary key as JSON text; a
     record without a key (a table that has none, a truncate, a logical message, a `key` template with a hole
-    that the change cannot fill, such as `${after.id}` of a delete) goes to any partition. A change whose
-    `topic` cannot be filled stops the sink with `sink.unroutable`.
+    that the change cannot fill, such as `${after.id}` of a delete) goes to any partition.
+
+    A record that the cluster or its client refuses (too large, without a key in a compacted topic), and a change
+    whose `topic` cannot be filled, are `sink.rejected` and `sink.unroutable`. They keep no other back; with
+    `exactly_once` nothing of their batch is visible before they are kept elsewhere.
 
     TLS and SASL are librdkafka's settings, in `client_conf`: `security.protocol`, `ssl.ca.location`,
-    `sasl.mechanism`, `sasl.username`, `sasl.password` and so on. No text in `client_conf` is ever shown.
+    `sasl.mechanism`, `sasl.username`, `sasl.password` and so on. No text in `client_conf` is ever shown. Tokens
+    of Amazon MSK (IAM) and of Google's managed Kafka come by `oauth`.
     """
 
     brokers: Annotated[
@@ -105,6 +132,17 @@ class KafkaSink(RecordSink):
     create_topics: Annotated[
         CreateTopics | None, Field(description="How missing topics are made; null: they are not.")
     ] = CreateTopics()
+    exactly_once: Annotated[
+        bool, Field(description="One transaction per batch, with the progress in it; readers need `read_committed`.")
+    ] = False
+    progress_topic: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            description="Compacted topic with one partition that keeps the progress of `exactly_once`. Absent: "
+            "`_tailrace_progress.<pipeline>.<sink>`, made like other topics.",
+        ),
+    ] = None
     send_timeout_secs: Annotated[
         float,
         Field(
@@ -120,11 +158,31 @@ class KafkaSink(RecordSink):
         ),
         AfterValidator(_safe_settings),
     ] = Field(default_factory=dict)
+    oauth: Annotated[
+        Login | None,
+        Field(
+            description="Tokens of a cloud for SASL OAUTHBEARER over TLS.",
+            examples=[{"type": "aws_msk_iam", "region": "eu-central-1"}],
+        ),
+    ] = None
 
     carries_tombstones: ClassVar[bool] = True
 
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.progress_topic is not None and not self.exactly_once:
+            raise _refused("`progress_topic` is for `exactly_once: true`", "remove it, or turn `exactly_once` on")
+        if "transaction.timeout.ms" in self.client_conf and not self.exactly_once:
+            raise _refused("`transaction.timeout.ms` is for `exactly_once: true`", "remove it")
+        if self.oauth is not None and "sasl.mechanism" in self.client_conf:
+            raise _refused("`oauth` chooses the SASL mechanism itself", "remove it from `client_conf`")
+        return self
+
     def columns(self) -> tuple[str, ...]:
         return ("seq", "schema", "table", "key", "position", *(("op",) if self.wants_tombstones else ()))
+
+    def tasks(self) -> int | None:
+        return 1 if self.exactly_once else None
 
     def routes(self) -> dict[str, str]:
         routes = {} if self.static_topic() is not None else {"topic": self.topic}
@@ -145,34 +203,73 @@ class KafkaSink(RecordSink):
         yield from check_cluster(subject, self, delivery)
 
     def prepare(self, delivery: Delivery) -> None:
-        name = self.static_topic()
-        open_producer(self.settings(delivery), self.id)  # librdkafka checks its settings
-        self._topics(delivery).ensure([] if name is None else [name])
+        name, cluster = self.static_topic(), self.cluster(delivery)
+        cluster.producer()  # librdkafka checks its settings
+        self._topics(cluster).ensure([] if name is None else [name])
+        if self.exactly_once:
+            self._progress_topic(cluster).ensure([self.progress_name(delivery)])
+            self._progress(delivery).claim()
 
-    def open(self, delivery: Delivery, span: Span, task: int) -> KafkaWriter:
-        return KafkaWriter(
-            sink=self.id,
-            settings=self.settings(delivery),
-            topics=self._topics(delivery),
+    def mark(self, delivery: Delivery, log_id: str) -> int:
+        return self._progress(delivery).mark(log_id) if self.exactly_once else 0
+
+    def open(self, delivery: Delivery, span: Span, task: int) -> KafkaWriter | TransactionWriter:
+        cluster = self.cluster(delivery)
+        records = Records(
+            topics=self._topics(cluster),
             topic=self.static_topic(),
             template=self.topic,
             key="key" if self.key is None else "record_key",
             headers=[(name, value.encode()) for name, value in self.headers.items()],
-            patience=self.send_timeout_secs,
-            ending=delivery.ending,
+        )
+        if not self.exactly_once:
+            return KafkaWriter(cluster, records)
+        return TransactionWriter(self._progress(delivery), records, span)
+
+    def commit(self, delivery: Delivery, span: Span, receipts: list[str]) -> None:
+        """The writer committed already; but where records were refused, which somebody keeps now."""
+        if not self.exactly_once:
+            return
+        refused = [name for receipt in receipts if receipt for name in json.loads(receipt)]
+        if not refused:
+            self._progress(delivery).moved(span)
+            return
+        self._progress(delivery).set_aside(span, refused)
+        raise SinkError(
+            "sink.again",
+            f"the cluster refused {len(refused)} records of the batch, which are set aside",
+            hint="nothing: the batch is delivered without them",
+            where=self.id,
         )
 
-    def settings(self, delivery: Delivery) -> dict[str, bool | int | float | str]:
+    def cluster(self, delivery: Delivery) -> Cluster:
+        return Cluster(self.id, self.settings(delivery), self.oauth, self.send_timeout_secs, delivery.ending)
+
+    def settings(self, delivery: Delivery) -> Settings:
         """librdkafka's settings, secrets in the clear."""
         brokers = self.brokers if isinstance(self.brokers, str) else ",".join(self.brokers)
-        given = {name: _plain(value) for name, value in self.client_conf.items()}
-        client = {"bootstrap.servers": brokers, "client.id": f"tailrace-{delivery.pipeline}-{self.id}"}
+        given = {_ALIASES.get(name, name): _plain(value) for name, value in self.client_conf.items()}
+        client: Settings = {"bootstrap.servers": brokers, "client.id": f"tailrace-{delivery.pipeline}-{self.id}"}
+        if self.exactly_once:
+            client["transactional.id"] = f"tailrace-{delivery.pipeline}/{self.id}"
+            client["transaction.timeout.ms"] = _TRANSACTION_TIMEOUT_MS
+        if self.oauth is not None:
+            client |= {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
         return {**_DEFAULTS, **client, **given}
 
-    def _topics(self, delivery: Delivery) -> Topics:
+    def progress_name(self, delivery: Delivery) -> str:
+        return self.progress_topic or f"_tailrace_progress.{delivery.pipeline}.{self.id}"
+
+    def _progress(self, delivery: Delivery) -> Progress:
+        return Progress.of(self.cluster(delivery), self.progress_name(delivery), delivery)
+
+    def _topics(self, cluster: Cluster) -> Topics:
         make = self.create_topics
-        wanted = None if make is None else (make.partitions, make.replication)
-        return Topics(self.id, self.settings(delivery), wanted, self.send_timeout_secs, delivery.ending)
+        return Topics(cluster, None if make is None else (make.partitions, make.replication))
+
+    def _progress_topic(self, cluster: Cluster) -> Topics:
+        make = self.create_topics
+        return Topics(cluster, None if make is None else (1, make.replication), (("cleanup.policy", "compact"),))
 
 
 def _plain(value: Setting) -> bool | int | float | str:

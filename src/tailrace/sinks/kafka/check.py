@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
-
-from confluent_kafka.admin import AdminClient
 
 from tailrace.contracts import Check, Delivery, Subject
 from tailrace.errors import TailraceError
@@ -18,25 +17,31 @@ PATIENCE_S = 5.0
 
 
 def check_cluster(subject: Subject, sink: KafkaSink, delivery: Delivery) -> Iterator[Check]:
-    """Whether brokers answer, and the topic is there or will be."""
-    settings = sink.settings(delivery)
+    """Whether brokers answer, and the topics are there or will be."""
+    cluster = replace(sink.cluster(delivery), patience=PATIENCE_S)
     try:
-        Topics(sink.id, settings, None, PATIENCE_S).ensure([])
+        found = Topics(cluster, None).found()
     except TailraceError as error:
         yield subject.failed("brokers", error)
         yield subject.skipped("topic", "the brokers do not answer")
         return
-    known = AdminClient({**settings, "log_level": 0}).list_topics(timeout=PATIENCE_S)
-    yield subject.ok("brokers", ", ".join(f"{one.host}:{one.port}" for one in known.brokers.values()))
-    yield _topic(subject, sink, set(known.topics))
+    yield subject.ok("brokers", ", ".join(f"{one.host}:{one.port}" for one in found.brokers.values()))
+    yield _topic(subject, sink, set(found.topics))
+    if sink.exactly_once:
+        yield _named(subject, sink, "progress", sink.progress_name(delivery), set(found.topics))
 
 
 def _topic(subject: Subject, sink: KafkaSink, known: set[str]) -> Check:
-    name, made = sink.static_topic(), sink.create_topics is not None
+    name = sink.static_topic()
     if name is None:
+        made = sink.create_topics is not None
         return subject.ok("topic", f"{sink.topic}, {'' if made else 'not '}created when missing")
+    return _named(subject, sink, "topic", name, known)
+
+
+def _named(subject: Subject, sink: KafkaSink, what: str, name: str, known: set[str]) -> Check:
     if name in known:
-        return subject.ok("topic", f"{name} exists")
-    if made:
-        return subject.ok("topic", f"{name} will be created")
-    return subject.fail("topic", f"{name} does not exist", "create it, or leave out `create_topics: null`")
+        return subject.ok(what, f"{name} exists")
+    if sink.create_topics is not None:
+        return subject.ok(what, f"{name} will be created")
+    return subject.fail(what, f"{name} does not exist", "create it, or leave out `create_topics: null`")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tailrace.supervisor.run.deliveries import SinkRunner
+    from tailrace.supervisor.run.letters import LetterWatch
     from tailrace.supervisor.snapshots import SnapshotThread
 
 TICK_S, FINISHING_TICK_S = 0.5, 0.2
@@ -48,6 +49,7 @@ class Supervisor:
             for name, pipeline in sources.items()
         }
         self._runners: list[SinkRunner] = []
+        self._letters: list[LetterWatch] = []
         self._snapshots: dict[str, SnapshotThread] = {}
 
     def run(
@@ -94,7 +96,8 @@ class Supervisor:
         sinks = tuple(runner.status(taps[runner.source_id].head) for runner in self._runners)
         reading = tuple(each for thread in self._snapshots.values() for each in thread.status())
         pipelines = tuple(_pipeline_status(pipeline, sinks) for pipeline in self._pipelines)
-        return Status(self._started, time.time(), tuple(taps.values()), sinks, reading, pipelines)
+        letters = tuple(each.status() for each in self._letters)
+        return Status(self._started, time.time(), tuple(taps.values()), sinks, reading, pipelines, letters)
 
     def _acknowledging(self, source: str) -> list[Awaited]:
         """Of the pipelines that read `source`: those whose deliveries it waits for before it hears of them."""
@@ -111,6 +114,7 @@ class Supervisor:
             tap.start()  # first: it decodes while Spark's JVM comes up
         from tailrace.spark.libraries import open_for
         from tailrace.supervisor.run.deliveries import SinkRunner
+        from tailrace.supervisor.run.letters import LetterWatch, keeping_of
         from tailrace.supervisor.snapshots import start_snapshots
 
         port = self._platform.ports.spark_ui
@@ -118,6 +122,9 @@ class Supervisor:
         sinks = [sink for pipeline in self._pipelines for sink in pipeline.sinks]
         self._spark = open_for(sinks, self._platform.spark, self._layout.spark_log, ui)
         for pipeline in self._pipelines:
+            letters = keeping_of(pipeline, self._layout)
+            if letters is not None:
+                self._letters.append(LetterWatch(letters.journal))
             for entry in pipeline.entries:
                 runner = SinkRunner(
                     self._spark,
@@ -126,6 +133,7 @@ class Supervisor:
                     entry.config,  # type: ignore[arg-type]
                     self._platform,
                     pipeline.provenance,
+                    letters,
                 )
                 self._runners.append(runner)
                 runner.start()

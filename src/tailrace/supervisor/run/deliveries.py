@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from dataclasses import asdict, replace
 
 from pyspark.sql import SparkSession
 
-from tailrace.contracts import Delivery, Provenance, Sink
+from tailrace.contracts import Delivery, Provenance, RecordSink, Sink
 from tailrace.errors import Action, SparkError, TailraceError, decide
 from tailrace.machine.space import full_disk
 from tailrace.sinks.tables import Care
+from tailrace.spark.letters import LetterKeeping
 from tailrace.spark.query import DeliveryProgress, Query, start_query
 from tailrace.spark.task import Count
 from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.layout import Layout
 from tailrace.supervisor.run.backlog import Backlog
 from tailrace.supervisor.run.care import tended
+from tailrace.supervisor.run.letters import ReplayDesk
 from tailrace.supervisor.run.missed import Missed, look_back
-from tailrace.supervisor.status import DebtStatus, DropStatus, SinkState, SinkStatus, TableStatus
+from tailrace.supervisor.status import DebtStatus, DropStatus, SinkState, SinkStatus, SkipStatus, TableStatus
 
 WATCH_S = 0.2
 DRAIN_S = 120.0
@@ -40,6 +43,7 @@ class SinkRunner(threading.Thread):
         sink: Sink,
         platform: Platform,
         provenance: Provenance,
+        letters: LetterKeeping | None = None,
     ) -> None:
         super().__init__(name=f"{pipeline.name}/{sink.id}", daemon=True)
         self.pipeline, self.sink, self.kind = pipeline.name, sink, kind
@@ -48,7 +52,9 @@ class SinkRunner(threading.Thread):
         self._layout = Layout(platform.data_dir)
         self._backlog = Backlog(self._layout.log(self.source_id))
         self._backoff = platform.retry.backoff(sink.retry)
+        self._letters = letters if isinstance(sink, RecordSink) else None
         self._halt = threading.Event()
+        self._run_id = uuid.uuid4().hex
         self._query: Query | None = None
         self._care: Care | None = None
         self._missed: Missed | None = None
@@ -108,6 +114,7 @@ class SinkRunner(threading.Thread):
                 for name, count in progress.tables.items()
             },
             dropped=tuple(DropStatus(*drop, number) for drop, number in sorted(progress.dropped.items())),
+            skipped=tuple(SkipStatus(*skip, number) for skip, number in sorted(progress.skipped.items())),
             debt={name: DebtStatus(**asdict(debt)) for name, debt in self._care.debts().items()} if self._care else {},
             warnings=self._pressure.warnings(progress) + self._kept_warnings(),
             error=self._error.as_dict() if self._error is not None else None,
@@ -127,11 +134,13 @@ class SinkRunner(threading.Thread):
         if self._halt.is_set():
             return
         document = self._document
+        names = (document.name, document.metadata.tenant, document.source_id)
+        delivery = Delivery(*names, self._halt.is_set, self._run_id)
         self._query = query = start_query(
             self._spark,
             self._layout.log(self.source_id),
             self.sink,
-            Delivery(document.name, document.metadata.tenant, document.source_id, self._halt.is_set),
+            delivery,
             provenance=self._provenance,
             state_dir=self._layout.sink(document.name, self.sink.id),
             batch=document.spec.batch,
@@ -139,20 +148,26 @@ class SinkRunner(threading.Thread):
             processors=document.chain(self.sink),
             hold=document.hold(self.sink),
             deadline_s=document.spec.sink_batch_deadline_secs,
+            letters=self._letters,
         )
         self._state, self._error = "running", None
         try:
             self._missed = look_back(document, self._layout, query.log_id, query.began)
             self._care = query.care()
             with tended(self._care, self.name):
-                self._watch(query)
+                self._watch(query, self._replay_desk(delivery))
         finally:  # whatever happened, no second query may write beside this one
             self._end(query)
         error = query.error()
         if error is not None:
             raise error
 
-    def _watch(self, query: Query) -> None:
+    def _replay_desk(self, delivery: Delivery) -> ReplayDesk | None:
+        if self._letters is None or not isinstance(self.sink, RecordSink):
+            return None
+        return ReplayDesk(self._letters.journal, self.sink, delivery, self._layout)
+
+    def _watch(self, query: Query, desk: ReplayDesk | None) -> None:
         ordered = None
         while query.is_active() and not self._halt.is_set():
             target = self._target
@@ -160,7 +175,15 @@ class SinkRunner(threading.Thread):
                 ordered = target
             if query.progress().batches:
                 self._backoff.reset()
+            if desk is not None and query.is_active():
+                desk.look(query, self._halt)
             self._halt.wait(WATCH_S)
+        if desk is not None and self._will_retry(query):
+            desk.look(query, self._halt, at_once=True)  # it may be what the sink waits for: room for letters
+
+    def _will_retry(self, query: Query) -> bool:
+        error = None if self._halt.is_set() else query.error()
+        return error is not None and decide(error) is Action.RETRY
 
     def _end(self, query: Query) -> None:
         if query.is_active():
@@ -205,4 +228,5 @@ def _sum(past: DeliveryProgress, now: DeliveryProgress) -> DeliveryProgress:
     for name, count in now.tables.items():
         tables.setdefault(name, Count()).add(count)
     limited, dropped = past.bound_limited + now.bound_limited, past.dropped + now.dropped
-    return DeliveryProgress(now.offset, past.batches + now.batches, limited, tables, dropped)
+    skipped = past.skipped + now.skipped
+    return DeliveryProgress(now.offset, past.batches + now.batches, limited, tables, dropped, skipped)

@@ -9,6 +9,7 @@ import typer
 
 from tailrace.surfaces.cli.demo import demo
 from tailrace.surfaces.cli.deploy import deploy, undeploy
+from tailrace.surfaces.cli.dlq import dlq
 from tailrace.surfaces.cli.doctor import doctor
 from tailrace.surfaces.cli.lakehouse import lakehouse
 from tailrace.surfaces.cli.log import log
@@ -34,6 +35,7 @@ for _command in (validate, test, doctor, deploy, run, snapshot, verify, undeploy
 app.add_typer(log, name="log")
 app.add_typer(schemas, name="schemas")
 app.add_typer(lakehouse, name="lakehouse")
+app.add_typer(dlq, name="dlq")
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from tailrace.surfaces.cli.output import debt
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tailrace.supervisor.status import SinkStatus, SnapshotStatus, Status, TapStatus
+    from tailrace.supervisor.status import LetterStatus, SinkStatus, SnapshotStatus, Status, TapStatus
 
 Tick = Callable[["Status"], None]
 
@@ -88,7 +88,7 @@ def lines(status: Status, rates: Rates) -> list[str]:
         moved = f"{rows:,} rows delivered, {rates.total(sink):,.0f}/s, {behind}"
         found.append(f"sink {sink.pipeline}/{sink.sink}: {sink.state}, {moved}")
         found += [f"sink {sink.pipeline}/{sink.sink}: {line}" for line in _details(sink)]
-    return found + notes(status)
+    return found + [_letters(each) for each in status.letters if each.open] + notes(status)
 
 
 def notes(status: Status) -> list[str]:
@@ -97,6 +97,7 @@ def notes(status: Status) -> list[str]:
     named = [(f"tap {tap.source}", tap.warnings, tap.error) for tap in status.taps]
     named += [(f"snapshot {each.source}: {each.table}", (), each.error) for each in status.snapshots]
     named += [(f"sink {sink.pipeline}/{sink.sink}", sink.warnings, sink.error) for sink in status.sinks]
+    named += [(f"dead letters of {each.pipeline}", each.warnings, None) for each in status.letters]
     for name, warnings, error in named:
         found += [f"{name}: warning: {warning}" for warning in warnings]
         if error is not None:
@@ -129,6 +130,7 @@ def picture(status: Status, rates: Rates) -> RenderableType:
             rate = f"{rates.of(sink, name):,.0f}"
             table.add_row("", f"  {name}", "", f"{found.rows:,}", rate, "", _age(status.at, found.last_us))
         details += [Text(f"{sink.sink}  {line}", style="dim") for line in _details(sink)]
+    details += [Text(_letters(each), style="dim") for each in status.letters if each.open]
     return Group(table, *details, *(Text(note, style="yellow") for note in notes(status)))
 
 
@@ -176,9 +178,15 @@ def _paced(seconds: float, render: Callable[[Status, Rates], list[str]], say: Ca
 
 
 def _details(sink: SinkStatus) -> list[str]:
-    """What processors dropped, and what upkeep would remove."""
+    """What processors dropped, what the target refused, and what upkeep would remove."""
     found = [f"{each.table}: {each.changes:,} dropped by {each.processor} ({each.reason})" for each in sink.dropped]
+    found += [f"{each.table}: {each.records:,} refused and skipped ({each.code})" for each in sink.skipped]
     return found + [f"{name}: {debt(each)}" for name, each in sorted(sink.debt.items())]
+
+
+def _letters(found: LetterStatus) -> str:
+    held = f", {found.held:,} of them held" if found.held else ""
+    return f"dead letters of {found.pipeline}: {found.open:,} of at most {found.max_entries:,}{held}"
 
 
 def _read(snapshot: SnapshotStatus) -> str:

@@ -39,6 +39,7 @@ _SETTINGS = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "transaction.state.log.num.partitions": "4",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
@@ -79,21 +80,27 @@ class KafkaBroker(LocalServer):
         process.end(signal.SIGTERM, seconds=15)
 
     def _configure(self, port: int) -> Path:
-        controller = free_port()
-        settings = {
+        path = self.directory / "server.properties"
+        settings = self._settings(port, free_port())
+        path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        return path
+
+    def _settings(self, port: int, controller: int) -> dict[str, str]:
+        return {
             **_SETTINGS,
             "listeners": f"CLIENT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
             "advertised.listeners": f"CLIENT://127.0.0.1:{port}",
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
             "log.dirs": str(self.directory / "data"),
         }
-        path = self.directory / "server.properties"
-        path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-        return path
+
+    def _format_options(self) -> list[str]:
+        return []
 
     def _format(self, properties: Path) -> None:
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         tool = ["kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "--config", str(properties)]
+        tool += self._format_options()
         done = subprocess.run(self._java(*tool), capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise SetupError(

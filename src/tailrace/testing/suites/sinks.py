@@ -107,7 +107,7 @@ def batch_for(sink: RecordSink, changes: Iterable[Change]) -> pa.RecordBatch:
 
 def write(sink: RecordSink, changes: Sequence[Change], *, tasks: int = 2, span: Span | None = None) -> list[str]:
     """The tasks' half of a batch: each key in one task, in order. The receipts are what `commit` gets."""
-    receipts = []
+    receipts, tasks = [], sink.tasks() or tasks
     for task in range(tasks):
         mine = [change for change in changes if change.id % tasks == task]
         halves = (mine[: len(mine) // 2], mine[len(mine) // 2 :])
