@@ -18,7 +18,8 @@ from tailrace.testing.feed import column_of, schema_of
 from tailrace.testing.servers import PostgresServer
 from tailrace.testing.suites.tables import ITEMS, ORDERS, FedSink
 from tests.capture.running import Database
-from tests.sinks.postgres.mirrors import mirror, read
+from tests.processors.steps import Even, Renaming
+from tests.sinks.postgres.mirrors import Coded, mirror, read
 
 Make = Callable[..., FedSink]
 KEYLESS = schema_of(7, "notes", {"id": "bigint", "note": "text"}, (), relation=700)
@@ -375,3 +376,16 @@ def test_a_mark_that_is_lost_stops_the_sink(make: Make, db: Database) -> None:
 
 def _small() -> FilterProcessor:
     return FilterProcessor.from_document({"id": "small", "fields": [{"path": "n", "op": "lt", "value": 10}]})
+
+
+@pytest.mark.parametrize("even", [Even(id="even"), Coded(id="even")], ids=["here", "in tasks"])
+def test_a_mirror_equals_its_source_under_the_chain(make: Make, db: Database, even: Even) -> None:
+    """Rows leave it and come back as their values go in and out of what is wanted."""
+    fed = make(even, Renaming(id="renaming"))
+    fed.feed.add(ORDERS, "c", order(1, 0)).add(ORDERS, "c", order(2, 1)).add(ORDERS, "c", order(3, 2))
+    fed.keep()
+    assert [(row["id"], row["number"]) for row in read(db, "orders")] == [(1, 0), (3, 2)]
+    fed.feed.add(ORDERS, "u", order(1, 5)).add(ORDERS, "u", order(2, 4, "b"))
+    fed.feed.add(ORDERS, "u", {"id": 3, "n": 8}, unchanged=["note"])
+    fed.keep()
+    assert read(db, "orders") == [{"id": 2, "number": 4, "note": "b"}, {"id": 3, "number": 8, "note": "a"}]
