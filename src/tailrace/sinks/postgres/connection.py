@@ -153,6 +153,10 @@ class Session:
         with suppress(psycopg.Error, OSError):
             self._connection.close()
 
+    def __del__(self) -> None:
+        """Whoever kept it open for the next batch has no next batch."""
+        self.close()
+
     def pin(self, patience: Patience) -> None:
         """Settings that decide how values are read, and how long the server waits."""
         milliseconds = {"lock_timeout": patience.lock_s, "statement_timeout": patience.statement_s}
