@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.machine import java
-from tailrace.testing.servers import KafkaBroker, PostgresServer
+from tailrace.testing.servers import HttpEndpoint, KafkaBroker, KinesisServer, NatsServer, PostgresServer, SeaweedServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,6 +110,30 @@ def postgres(postgres_server: Callable[[int], PostgresServer]) -> PostgresServer
 def kafka() -> Iterator[KafkaBroker]:
     with KafkaBroker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def kinesis() -> Iterator[KinesisServer]:
+    with KinesisServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def endpoint() -> Iterator[HttpEndpoint]:
+    with HttpEndpoint() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def nats() -> Iterator[NatsServer]:
+    with NatsServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def seaweed() -> Iterator[SeaweedServer]:
+    with SeaweedServer() as server:
+        yield server
 
 
 @pytest.fixture

@@ -18,7 +18,9 @@ from tailrace.errors import (
     SparkError,
     TailraceError,
     decide,
+    located,
 )
+from tailrace.passage import pack, unpack
 
 KINDS: list[tuple[type[TailraceError], int]] = [
     (ConfigError, 2),
@@ -42,6 +44,15 @@ def test_an_error_survives_pickling_whole(kind: type[TailraceError], exit_code: 
         "where": "here",
     }
     assert again.exit_code == exit_code
+
+
+def test_what_a_server_asked_for_crosses_processes() -> None:
+    error = SinkError("sink.unavailable", "busy", hint="wait", where="here", retry_after=2.5)
+    for again in (pickle.loads(pickle.dumps(error)), unpack(pack(error)), located(error, "there")):
+        assert (type(again), again.as_dict()) == (SinkError, error.as_dict())
+        assert again.retry_after == 2.5
+    assert located(SinkError("sink.unavailable", "busy", retry_after=2.5), "there").retry_after == 2.5
+    assert "retry_after" not in SinkError("sink.unavailable", "busy").as_dict()
 
 
 def test_the_text_names_the_place_once() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,18 @@ from confluent_kafka import Consumer
 from tailrace.spec import load_pipelines, load_platform
 from tailrace.supervisor.trial import Trial
 from tailrace.supervisor.trial.samples import from_file
-from tailrace.testing.servers import KafkaBroker, PostgresServer
+from tailrace.testing.servers import HttpEndpoint, KafkaBroker, PostgresServer
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PIPELINES = sorted(file for file in EXAMPLES.glob("*.yaml") if file.name != "platform.yaml")
-ENVIRON = {"DSN": "postgresql://cdc@localhost/shop", "KAFKA": "localhost:9092"}
+ENVIRON = {
+    "DSN": "postgresql://cdc@localhost/shop",
+    "KAFKA": "localhost:9092",
+    "HOOK": "http://localhost/x",
+    "HOOK_SECRET": "s",
+}
 
+HOOK, HOOK_SECRET = "/examples", "shared by both sides"
 SHOP = (
     "CREATE TABLE customers (id bigint PRIMARY KEY, name text)",
     "CREATE TABLE orders (id bigint PRIMARY KEY, total numeric(10, 2), tags text[])",
@@ -88,10 +95,11 @@ class Ran:
     home: Path
     output: str
     brokers: str
+    endpoint: HttpEndpoint
 
 
 @pytest.fixture(scope="module")
-def ran(kafka: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
+def ran(kafka: KafkaBroker, endpoint: HttpEndpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
     home = tmp_path_factory.mktemp("examples")
     with PostgresServer() as server:
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
@@ -101,14 +109,20 @@ def ran(kafka: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         done = subprocess.run(
             [*command, "--platform-config", str(EXAMPLES / "platform.yaml")],
             cwd=home,
-            env={**os.environ, "DSN": server.dsn(), "KAFKA": kafka.bootstrap},
+            env={
+                **os.environ,
+                "DSN": server.dsn(),
+                "KAFKA": kafka.bootstrap,
+                "HOOK": f"{endpoint.url}{HOOK}",
+                "HOOK_SECRET": HOOK_SECRET,
+            },
             capture_output=True,
             text=True,
             check=False,
             timeout=170,
         )
         assert done.returncode == 0, done.stderr
-        yield Ran(home, done.stdout, kafka.bootstrap)
+        yield Ran(home, done.stdout, kafka.bootstrap, endpoint)
 
 
 def test_console(ran: Ran) -> None:
@@ -169,6 +183,37 @@ def in_order(records: list[dict[str, Any]]) -> list[tuple[str, Any, list[str]]]:
     orders = [each for each in records if each["source"]["table"] == "orders"]
     orders.sort(key=lambda each: (each["source"]["lsn"], each["transaction"]["total_order"]))
     return [(each["op"], each["after"], each["tags"]) for each in orders]
+
+
+def test_webhook(ran: Ran) -> None:
+    requests = ran.endpoint.requests(f"{HOOK}/orders")
+    events = [event for request in requests for event in json.loads(request.body)]
+    by_row = {n: [event["data"]["op"] for event in events if row_of(event["data"])["id"] == n] for n in (1, 2)}
+    assert by_row == {1: ["c", "u"], 2: ["c", "d"]}
+    assert {request.headers["x-table"] for request in requests} == {"public.orders"}
+    is_genuine = verifier_of_the_guide()
+    for request in ran.endpoint.requests(HOOK):
+        signature, body = request.headers["x-tailrace-signature"], request.body.encode()
+        assert is_genuine(HOOK_SECRET, signature, body)
+        assert not is_genuine(HOOK_SECRET, signature, body + b" ")
+        assert not is_genuine("another", signature, body)
+        assert not is_genuine(HOOK_SECRET, signature, body, tolerance_s=-1)
+
+
+def verifier_of_the_guide() -> Callable[..., bool]:
+    """`is_genuine`, as `docs/guides/http.md` has it."""
+    [code] = re.findall(
+        r"```python\n(.*?)```", (EXAMPLES.parent / "docs" / "guides" / "http.md").read_text(), re.DOTALL
+    )
+    names: dict[str, Any] = {}
+    exec(code, names)
+    found: Callable[..., bool] = names["is_genuine"]
+    return found
+
+
+def row_of(images: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = images["after"] or images["before"]
+    return found
 
 
 def key_of(value: dict[str, Any]) -> int:

@@ -17,7 +17,7 @@ An error carries a stable `code`, a `hint` that names the way out, and where it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -31,27 +31,32 @@ class Action(Enum):
 
 
 class TailraceError(Exception):
-    """The root: `code` is stable, `message` is for people, `hint` says what to do next."""
+    """The root: `code` is stable, `message` is for people, `hint` says what to do next. `retry_after`: seconds that a
+    server asked to be left alone for."""
 
     exit_code: ClassVar[int] = 1
 
-    def __init__(self, code: str, message: str, *, hint: str = "", where: str = "") -> None:
+    def __init__(
+        self, code: str, message: str, *, hint: str = "", where: str = "", retry_after: float | None = None
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.hint = hint
         self.where = where
+        self.retry_after = retry_after
 
     def __str__(self) -> str:
         place = f" ({self.where})" if self.where else ""
         return f"{self.message}{place}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.as_dict())
+        return rebuilt, (type(self), self.as_dict())
 
     def as_dict(self) -> dict[str, str]:
         """The error as plain data, for `--json`, status files and crossing process borders."""
-        return {"code": self.code, "message": self.message, "hint": self.hint, "where": self.where}
+        told = {"code": self.code, "message": self.message, "hint": self.hint, "where": self.where}
+        return told if self.retry_after is None else {**told, "retry_after": f"{self.retry_after:g}"}
 
 
 class ConfigError(TailraceError):
@@ -106,9 +111,16 @@ def together(errors: Sequence[TailraceError]) -> TailraceError | None:
     return RunError(errors) if len(errors) > 1 else next(iter(errors), None)
 
 
+def rebuilt(kind: type[TailraceError], fields: Mapping[str, str]) -> TailraceError:
+    """The error that `as_dict` told of."""
+    retry_after = float(fields["retry_after"]) if "retry_after" in fields else None
+    told = {name: fields[name] for name in ("code", "message", "hint", "where")}
+    return kind(**told, retry_after=retry_after)
+
+
 def located(error: TailraceError, where: str) -> TailraceError:
     """The error, with the place it happened at where it names none itself."""
-    return error if error.where else _rebuild(type(error), {**error.as_dict(), "where": where})
+    return error if error.where else rebuilt(type(error), {**error.as_dict(), "where": where})
 
 
 RETRYABLE = frozenset(
@@ -141,7 +153,3 @@ def decide(error: BaseException) -> Action:
     if isinstance(error, TailraceError) and error.code in OF_A_RECORD:
         return Action.SET_ASIDE
     return Action.STOP
-
-
-def _rebuild(kind: type[TailraceError], fields: dict[str, str]) -> TailraceError:
-    return kind(fields["code"], fields["message"], hint=fields["hint"], where=fields["where"])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tailrace import errors
-from tailrace.errors import TailraceError
+from tailrace.errors import TailraceError, rebuilt
 
 _MARK = "tailrace-error:"
 
@@ -34,8 +34,7 @@ def unpack(text: str) -> TailraceError:
     """The error `pack` was given; of an unknown kind only where the two sides run different releases."""
     fields = json.loads(text)
     kind = getattr(errors, fields["kind"], TailraceError)
-    error: TailraceError = kind(fields["code"], fields["message"], hint=fields["hint"], where=fields["where"])
-    return error
+    return rebuilt(kind, fields)
 
 
 def find(text: str) -> TailraceError | None:

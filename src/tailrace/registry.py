@@ -77,20 +77,22 @@ SINKS = Shelf(
         "console": "tailrace.sinks.console:ConsoleSink",
         "delta": "tailrace.sinks.delta:DeltaSink",
         "file": "tailrace.sinks.file:FileSink",
+        "http": "tailrace.sinks.http:HttpSink",
         "iceberg": "tailrace.sinks.iceberg:IcebergSink",
         "kafka": "tailrace.sinks.kafka:KafkaSink",
+        "kinesis": "tailrace.sinks.kinesis:KinesisSink",
+        "nats": "tailrace.sinks.nats:NatsSink",
         "postgres": "tailrace.sinks.postgres:PostgresSink",
+        "s3": "tailrace.sinks.file.s3:S3Sink",
+        "webhook": "tailrace.sinks.http:HttpSink",
     },
     frozenset(
         {
             "clickhouse",
             "elasticsearch",
-            "http",
-            "kinesis",
-            "nats",
             "opensearch",
         }
-        | {"pubsub", "redis", "s3", "webhook"}
+        | {"pubsub", "redis"}
     ),
 )
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -11,8 +12,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pydantic import ValidationError
 
 from tailrace.config import DebeziumEnvelope
 from tailrace.contracts import Gather, Span
@@ -69,6 +72,25 @@ class TestParquetFileSink(SinkSuite):
                 for row in pq.read_table(file).to_pylist():
                     image = json.loads(row["after"])
                     yield Change(row["seq"], image["id"], image["n"], text=image["text"]).value
+
+        return lambda: list(read())
+
+
+class TestCompressedFileSink(SinkSuite):
+    repeats = "absorbed"
+
+    @pytest.fixture(params=["gzip", "zstd"])
+    def sink(self, tmp_path: Path, request: pytest.FixtureRequest) -> FileSink:
+        return FileSink(id="files", path=tmp_path / "out", compression=request.param)
+
+    @pytest.fixture
+    def received(self, sink: FileSink) -> Received:
+        ending = {"gzip": "gz", "zstd": "zst"}[sink.compression or ""]
+
+        def read() -> Iterator[str]:
+            for file in files(sink.path, f"jsonl.{ending}"):
+                with pa.CompressedInputStream(pa.OSFile(str(file)), sink.compression) as content:
+                    yield from content.read().decode().splitlines()
 
         return lambda: list(read())
 
@@ -140,6 +162,23 @@ def test_rolling_is_what_the_query_gathers(tmp_path: Path) -> None:
     assert FileSink(id="files", path=tmp_path).gather() == Gather(5.0, 64_000_000)
     document = {"id": "files", "path": str(tmp_path), "roll": {"every": "1m", "bytes": "1MiB"}}
     assert FileSink.from_document(document).gather() == Gather(60.0, 1_048_576)
+
+
+def test_a_full_file_is_measured_as_it_is_on_the_disk(tmp_path: Path) -> None:
+    sink = FileSink.from_document(
+        {"id": "files", "path": str(tmp_path), "compression": "gzip", "roll": {"bytes": "100KB"}}
+    )
+    sink.prepare(DELIVERY)
+    deliver(sink, [Change(seq, 0, seq, text="x" * 900_000) for seq in range(8)], tasks=1)
+    (file,) = files(tmp_path, "jsonl.gz")
+    assert file.stat().st_size < 100_000
+    assert len(gzip.decompress(file.read_bytes()).splitlines()) == 8
+
+
+@pytest.mark.parametrize(("format_", "codec"), [("jsonl", "snappy"), ("jsonl", "lz4"), ("parquet", "lz4")])
+def test_a_codec_that_the_format_has_not_is_refused(tmp_path: Path, format_: str, codec: str) -> None:
+    with pytest.raises(ValidationError):
+        FileSink.from_document({"id": "files", "path": str(tmp_path), "format": format_, "compression": codec})
 
 
 def test_text_is_written_as_it_is(sink: FileSink) -> None:

@@ -26,9 +26,13 @@ class LinesSink(RecordSink):
     away: bool = False
     """As a server that does not answer."""
     gather_s: float = 0.0
+    most_events: int | None = None
 
     def columns(self) -> tuple[str, ...]:
         return ("seq", "key", "op", "after", "tx_id")
+
+    def batch_events(self) -> int | None:
+        return self.most_events
 
     def gather(self) -> Gather | None:
         return Gather(self.gather_s, 1 << 30) if self.gather_s else None

@@ -114,6 +114,18 @@ def test_batches_respect_the_bound_and_split_no_transaction(stage: Stage, sink: 
     assert query.progress().bound_limited == 4
 
 
+def test_a_sink_may_want_smaller_batches_but_gets_no_larger_ones(stage: Stage, sink: MakeSink) -> None:
+    end = stage.shop.commit(40, 40, 40)
+    query = stage.start(sink(most_events=50), Batch(max_events=100))
+    stage.delivered(query, end)
+    assert query.drain(30)
+    end = stage.shop.commit(40, 40, 40)
+    query = stage.start(sink(most_events=500), Batch(max_events=100))
+    stage.delivered(query, end)
+    spans = [(start, end) for start, end, _ in read_commits(stage.out)]
+    assert spans == [(0, 40), (40, 80), (80, 120), (120, 200), (200, 240)]
+
+
 def test_an_uncommitted_batch_is_repeated_as_the_same_span(stage: Stage, sink: MakeSink) -> None:
     stage.shop.commit(5, 5)
     stage.out.mkdir()

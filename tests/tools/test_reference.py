@@ -74,6 +74,12 @@ def test_a_key_has_its_type_its_default_and_its_bounds() -> None:
     assert "### type: cloudevents" in envelope
 
 
+def test_what_has_two_names_is_described_under_the_first() -> None:
+    first, second = sections([Section("first", (Inner,)), Section("second", (Inner,))])
+    assert "What is inside." in first
+    assert second == "## second\n\n[first](#first) by another name."
+
+
 @pytest.mark.parametrize(
     ("raising", "found"),
     [

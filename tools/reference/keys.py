@@ -70,8 +70,8 @@ def processor_page() -> str:
 
 
 def sections(first: Sequence[Section]) -> Iterator[str]:
-    """These sections, and one for each model that their keys lead to, on any level; each once."""
-    known = {section.models: section for section in first}
+    """These sections, and one for each model that their keys lead to, on any level; each once, under its first name."""
+    known = {section.models: section for section in reversed(first)}
     waiting = list(first)
     while waiting:
         section = waiting.pop(0)
@@ -96,6 +96,8 @@ def _inner(section: Section) -> Iterator[tuple[str, tuple[type[Model], ...]]]:
 
 def _section(section: Section, known: dict[tuple[type[Model], ...], Section]) -> str:
     parts = [f"## {section.heading}"]
+    if known[section.models] != section:
+        return "\n\n".join([*parts, f"{known[section.models].link} by another name."])
     for model in section.models:
         if len(section.models) > 1:
             parts.append(f"### {_told_apart(model)}")

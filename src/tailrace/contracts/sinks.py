@@ -198,6 +198,10 @@ class Sink(Model, ABC):
         """What to wait for before a batch is cut, for sinks that prefer few large commits."""
         return None
 
+    def batch_events(self) -> int | None:
+        """The most changes it takes in a batch, where that is fewer than the pipeline's; None: as the pipeline says."""
+        return None
+
     def snapshot_batches(self) -> int:
         """How many batches' worth of rows of a snapshot it takes in one batch."""
         return 1
@@ -290,6 +294,11 @@ class RecordSink(Sink):
     def prepare(self, delivery: Delivery) -> None:
         """Once on the driver, before the first batch: check reachability, create what is missing, finish an
         interrupted commit. Raises `SinkError("sink.unavailable")` where waiting can help."""
+
+    def warnings(self, delivery: Delivery) -> tuple[str, ...]:
+        """What somebody should know about the target, as its status says it. Asked once, right after `prepare`; raises
+        what that raises."""
+        return ()
 
     def mark(self, delivery: Delivery, log_id: str) -> int:
         """The offset below which this sink already holds every change of the log; 0 where it keeps no mark."""

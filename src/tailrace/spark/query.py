@@ -210,7 +210,8 @@ class Query:
         self.name, self.began, self._hold = name, began, hold
         self._chain = chain
         self._sink, self._carrier, self._flow, self._tasks = sink, carrier, flow, tasks
-        self._limits = replace(flow.limits, snapshot_batches=sink.snapshot_batches())
+        events = min(flow.limits.max_events, sink.batch_events() or flow.limits.max_events)
+        self._limits = replace(flow.limits, max_events=events, snapshot_batches=sink.snapshot_batches())
         self._lock, self._turn = threading.Lock(), threading.Lock()
         self._state, self._initial, self._start = state_dir, began.offset, start
         self._checkpoint = Checkpoint(state_dir / "checkpoint")

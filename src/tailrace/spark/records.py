@@ -64,6 +64,7 @@ class RecordCarrier(Carrier):
     ) -> None:
         """Makes the sink ready: raises what `sink.prepare` raises."""
         sink.prepare(delivery)
+        self._told = sink.warnings(delivery)
         self._sink, self._delivery, self._tasks = sink, delivery, tasks
         self._sharding = None if key is None else ValueSharding(key)
         self._source, self._log_path, self._writing = source, log_path, state_dir / "writing.lock"
@@ -115,7 +116,7 @@ class RecordCarrier(Carrier):
         return taken
 
     def warnings(self) -> tuple[str, ...]:
-        return () if self._sharding is None else self._sharding.warnings()
+        return self._told if self._sharding is None else self._told + self._sharding.warnings()
 
     def rows_of(self, letters: Sequence[KeptLetter]) -> dict[int, Rerun]:
         """What the log's changes of these letters are behind the chain of now, by number; between batches. Raises

@@ -33,8 +33,13 @@ _RECORD_SINK: Today = {"encoding": ("json", {"type": "json"})}
 SINK: Mapping[str, Today] = {
     "console": _RECORD_SINK,
     "file": _RECORD_SINK,
+    "http": _RECORD_SINK,
     "kafka": _RECORD_SINK,
+    "kinesis": _RECORD_SINK,
+    "nats": _RECORD_SINK,
     "postgres": _RECORD_SINK,
+    "s3": _RECORD_SINK,
+    "webhook": _RECORD_SINK,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import boto3  # type: ignore[import-untyped]
+import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 from pydantic import ValidationError

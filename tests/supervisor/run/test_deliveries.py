@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from tailrace.capture.postgres.provenance import PROVENANCE
@@ -19,7 +20,7 @@ from tailrace.spark.query import DeliveryProgress
 from tailrace.spark.task import Count
 from tailrace.spec import Platform, load_pipelines
 from tailrace.supervisor.layout import Layout
-from tailrace.supervisor.run.deliveries import BOUND_WARNING_BATCHES, SinkRunner, _Pressure
+from tailrace.supervisor.run.deliveries import BOUND_WARNING_BATCHES, LONGEST_WISH_S, SinkRunner, _Pressure, pause_s
 from tailrace.testing.waiting import eventually
 from tests.spark.logs import Shop
 
@@ -65,6 +66,11 @@ def test_one_batch_that_took_all_there_was_ends_the_warning() -> None:
     assert pressure.warnings(DeliveryProgress(0, 20, bound_limited=20))
     assert pressure.warnings(DeliveryProgress(0, 21, bound_limited=20)) == ()
     assert pressure.warnings(DeliveryProgress(0, 30, bound_limited=29)) == ()
+
+
+@pytest.mark.parametrize(("asked", "waited"), [(None, 2.0), (0, 2.0), (1.5, 2.0), (30, 30), (1e9, LONGEST_WISH_S)])
+def test_a_server_that_asks_to_be_left_alone_is(asked: float | None, waited: float) -> None:
+    assert pause_s(2.0, SinkError("sink.unavailable", "busy", retry_after=asked)) == waited
 
 
 def test_attempts_may_be_numbered(tmp_path: Path) -> None:

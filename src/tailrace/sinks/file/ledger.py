@@ -11,7 +11,9 @@ renames to do: `settle` does them, however often it is interrupted.
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Collection
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from tailrace.contracts import Span
 from tailrace.errors import SinkError
 from tailrace.failpoints import failpoint
 from tailrace.machine.durable import USERS_DIRECTORY, USERS_FILE, make_directory, replace_file, sync_directory
-from tailrace.sinks.file.layout import HIDDEN
+from tailrace.sinks.file.layout import HIDDEN, explained
 from tailrace.sinks.paths import path_segment
 
 
@@ -34,6 +36,29 @@ class Page:
     letters: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class StagingDirectory:
+    """Staged files of a sink, in a directory of their own under `root`."""
+
+    root: Path
+    directory: Path
+
+    def explained(self) -> AbstractContextManager[None]:
+        return explained(self.root)
+
+    def draft(self) -> Path:
+        return self.directory / uuid.uuid4().hex
+
+    def stage(self, draft: Path, final: str) -> tuple[str, str]:
+        return str(draft.relative_to(self.root)), final
+
+    def finish(self) -> None:
+        sync_directory(self.directory)
+
+    def close(self) -> None:
+        """What is left is removed at the next start."""
+
+
 class FileLedger:
     """The ledger of one sink of one pipeline under `root`. Used by the driver only."""
 
@@ -41,12 +66,14 @@ class FileLedger:
         self._root = root
         name = path_segment(*owner.split("."))
         self._file = root / HIDDEN / f"{name}.json"
-        self.staging = root / HIDDEN / f"{name}.staging"
+        self._staging = root / HIDDEN / f"{name}.staging"
+
+    def staging(self) -> StagingDirectory:
+        return StagingDirectory(self._root, self._staging)
 
     def claim(self) -> None:
-        """Make the directory this sink's own. Two sinks in one directory would give files the same names."""
-        make_directory(self.staging, USERS_DIRECTORY)
-        others = [found.name for found in self._file.parent.glob("*.staging") if found != self.staging]
+        make_directory(self._staging, USERS_DIRECTORY)
+        others = [found.name for found in self._file.parent.glob("*.staging") if found != self._staging]
         if others:
             raise SinkError(
                 "sink.path_in_use",
@@ -67,7 +94,6 @@ class FileLedger:
         return frozenset(letters) & frozenset(self._page().letters)
 
     def commit(self, span: Span, receipts: list[str]) -> None:
-        """Make the staged files of a span visible and move the mark, or note the letters: both or neither."""
         self.settle()
         renames = [(staged, final) for receipt in receipts if receipt for staged, final in json.loads(receipt)]
         self._refuse_rivals(span, renames)
@@ -96,8 +122,7 @@ class FileLedger:
         failpoint("file.commit.published")
 
     def clear_staging(self) -> None:
-        """Remove the files of attempts that died before their commit."""
-        for staged in self.staging.iterdir():
+        for staged in self._staging.iterdir():
             staged.unlink(missing_ok=True)
 
     def _page(self) -> Page:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +24,7 @@ from tailrace.change import CHANGES
 from tailrace.config import MIB
 from tailrace.contracts import Span, Written
 from tailrace.failpoints import failpoint
-from tailrace.machine.durable import sync_directory
-from tailrace.sinks.file.layout import day_directory, explained, table_directory
+from tailrace.sinks.file.layout import day_directory, table_directory
 
 _OWN = frozenset((*CHANGES.names, "event_id", "value"))
 _DAY_US = 86_400_000_000
@@ -33,47 +32,86 @@ _ROW_GROUP_BYTES = 16 * MIB
 _HELD_BYTES = 64 * MIB
 
 Codec = Literal["zstd", "snappy", "gzip", "none"]
+_ENDINGS: dict[Codec, str] = {"none": "", "gzip": ".gz", "zstd": ".zst"}
 
 Table = tuple[str, str]
 """Schema and table."""
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """What files hold, and how that is compressed."""
+
+    format: Literal["jsonl", "parquet"]
+    codec: Codec
+
+    @property
+    def suffix(self) -> str:
+        return self.format + (_ENDINGS[self.codec] if self.format == "jsonl" else "")
+
+    def begin(self, path: Path) -> _Staged:
+        return _Parquet(path, self.codec) if self.format == "parquet" else _StagedLines(path, self.codec)
+
+
+class Staging(Protocol):
+    """Where a task's files are until a commit makes them visible."""
+
+    def explained(self) -> AbstractContextManager[None]:
+        """Turns refusals of the place into errors that say whether waiting can help."""
+        ...
+
+    def draft(self) -> Path:
+        """A new file to write to."""
+        ...
+
+    def stage(self, draft: Path, final: str) -> object:
+        """Take a file that is written and synced, to be `final` once it is committed. What the ledger must be told of
+        it, as JSON can say it."""
+        ...
+
+    def finish(self) -> None:
+        """All that was staged is durable when this returns."""
+        ...
+
+    def close(self) -> None:
+        """Remove drafts, also after a failure."""
+        ...
 
 
 @dataclass
 class FileWriter:
     """Streams batches into staged files. Holds at most one row group per open Parquet file, 64 MiB in all."""
 
-    root: Path
-    staging: Path
+    staging: Staging
     span: Span
     task: int
     roll_bytes: int
-    codec: Codec | None
+    kind: FileKind
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
-        """The receipt lists `[staged, final]` of every file, relative to the root; all are synced."""
-        with explained(self.root):
+        """The receipt lists what `Staging.stage` said of every file."""
+        with closing(self.staging), self.staging.explained():
             self._open: dict[Table, _Staged] = {}
             self._days: dict[Table, int] = {}
             self._parts: dict[Table, int] = {}
-            self._renames: list[tuple[str, str]] = []
+            self._told: list[object] = []
             for whole in batches:
                 for table, day, rows in split(_own(whole)):
                     self._append(table, day, rows)
                 self._bound_memory()
             for table in list(self._open):
                 self._close(table)
-            if self._renames:
-                sync_directory(self.staging)
+            if self._told:
+                self.staging.finish()
             failpoint("file.write.staged")
-            return Written(json.dumps(self._renames) if self._renames else "")
+            return Written(json.dumps(self._told) if self._told else "")
 
     def _append(self, table: Table, day: int, rows: pa.RecordBatch) -> None:
         if table in self._open and self._days[table] != day:
             self._close(table)
         file = self._open.get(table)
         if file is None:
-            staged = self.staging / uuid.uuid4().hex
-            file = _StagedLines(staged) if self.codec is None else _Parquet(staged, self.codec)
+            file = self.kind.begin(self.staging.draft())
             self._open[table], self._days[table] = file, day
         if file.append(rows) >= self.roll_bytes:
             self._close(table)
@@ -83,13 +121,11 @@ class FileWriter:
         file.close()
         part = self._parts.get(table, 0)
         self._parts[table] = part + 1
-        staged = file.path.relative_to(self.root)
-        self._renames.append((str(staged), self._final(table, part)))
+        self._told.append(self.staging.stage(file.path, self._final(table, part)))
 
     def _final(self, table: Table, part: int) -> str:
         offsets = f"{self.span.start:019d}-{self.span.end:019d}"
-        suffix = "jsonl" if self.codec is None else "parquet"
-        name = f"{offsets}-{self.task:04d}-{part:06d}.{suffix}"
+        name = f"{offsets}-{self.task:04d}-{part:06d}.{self.kind.suffix}"
         return f"{table_directory(*table)}/{day_directory(self._days[table])}/{name}"
 
     def _bound_memory(self) -> None:
@@ -157,17 +193,29 @@ class _Staged(ABC):
 class _StagedLines(_Staged):
     """Each value and a line feed, joined by Arrow: no Python per row."""
 
+    def __init__(self, path: Path, codec: Codec) -> None:
+        super().__init__(path)
+        self._lines: Any = self._file
+        if codec != "none":
+            beneath = os.fdopen(os.dup(self._file.fileno()), "wb", buffering=0)  # closing the codec's closes it too
+            self._lines = pa.CompressedOutputStream(beneath, codec)
+
     def append(self, rows: pa.RecordBatch) -> int:
         values: Any = rows.column("value").cast(pa.large_binary())
         lines = pc.binary_join_element_wise(values, pa.scalar(b"", values.type), pa.scalar(b"\n", values.type))
         _, offsets, data = lines.buffers()
         bounds = np.frombuffer(offsets, dtype=np.int64)
         first, last = bounds[lines.offset], bounds[lines.offset + len(lines)]
-        self._file.write(memoryview(data)[first:last])
+        self._lines.write(memoryview(data)[first:last])
         return self._file.tell()
 
     def spill(self) -> None:
-        self._file.flush()
+        self._lines.flush()
+
+    def close(self) -> None:
+        if self._lines is not self._file:
+            self._lines.close()
+        super().close()
 
 
 class _Parquet(_Staged):

@@ -94,7 +94,8 @@ class KafkaSink(RecordSink):
     A repeat finds its end there and sends nothing. A start takes the producer over, which aborts what a dead one
     left open; an older run that still lives is fenced and stops with `sink.fenced`. Where the progress is
     missing though the checkpoint says that something was delivered, the sink stops with `sink.progress_lost`:
-    turn it on for a new sink, or give the sink another id. Everything of a batch goes through one task.
+    turn it on for a new sink, or give the sink another id. Everything of a batch goes through one task. A dead
+    letter that is delivered again is no part of this: after a crash it may be there twice.
 
     Records with equal keys are in order, in one partition. The default key is the primary key as JSON text; a
     record without a key (a table that has none, a truncate, a logical message, a `key` template with a hole
@@ -222,13 +223,13 @@ class KafkaSink(RecordSink):
             key="key" if self.key is None else "record_key",
             headers=[(name, value.encode()) for name, value in self.headers.items()],
         )
-        if not self.exactly_once:
+        if not self.exactly_once or span.letters:
             return KafkaWriter(cluster, records)
         return TransactionWriter(self._progress(delivery), records, span)
 
     def commit(self, delivery: Delivery, span: Span, receipts: list[str]) -> None:
         """The writer committed already; but where records were refused, which somebody keeps now."""
-        if not self.exactly_once:
+        if not self.exactly_once or span.letters:
             return
         refused = [name for receipt in receipts if receipt for name in json.loads(receipt)]
         if not refused:

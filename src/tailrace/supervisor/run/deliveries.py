@@ -26,6 +26,8 @@ from tailrace.supervisor.status import DebtStatus, DropStatus, SinkState, SinkSt
 
 WATCH_S = 0.2
 DRAIN_S = 120.0
+LONGEST_WISH_S = 600.0
+"""For how long a server may ask to be left alone (`TailraceError.retry_after`)."""
 UNKNOWN = -1
 """The offset of a sink whose query has not begun."""
 BOUND_WARNING_BATCHES = 10
@@ -204,7 +206,12 @@ class SinkRunner(threading.Thread):
             self._state = "failed"
             return
         self._state = "waiting"
-        self._halt.wait(self._backoff.next())
+        self._halt.wait(pause_s(self._backoff.next(), error))
+
+
+def pause_s(back_off: float, error: TailraceError) -> float:
+    """Seconds until the next try: our own back-off, or what the server asked for where that is longer."""
+    return max(back_off, min(error.retry_after or 0.0, LONGEST_WISH_S))
 
 
 class _Pressure:

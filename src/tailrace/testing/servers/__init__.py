@@ -10,9 +10,24 @@ that started it, so start it from one that lives as long as it is needed.
 
 from tailrace.machine.maven import fetch_jars
 from tailrace.testing.servers.debezium import DebeziumConnect
+from tailrace.testing.servers.http import HttpEndpoint
 from tailrace.testing.servers.kafka import KafkaBroker
 from tailrace.testing.servers.kafka_secure import SecureKafkaBroker
+from tailrace.testing.servers.kinesis import KinesisServer
+from tailrace.testing.servers.nats import NatsServer
 from tailrace.testing.servers.postgres import PostgresServer
 from tailrace.testing.servers.postgres_standby import PostgresStandby
+from tailrace.testing.servers.seaweed import SeaweedServer
 
-__all__ = ["DebeziumConnect", "KafkaBroker", "PostgresServer", "PostgresStandby", "SecureKafkaBroker", "fetch_jars"]
+__all__ = [
+    "DebeziumConnect",
+    "HttpEndpoint",
+    "KafkaBroker",
+    "KinesisServer",
+    "NatsServer",
+    "PostgresServer",
+    "PostgresStandby",
+    "SeaweedServer",
+    "SecureKafkaBroker",
+    "fetch_jars",
+]

@@ -9,11 +9,13 @@ import sys
 
 from tailrace.testing.servers import PostgresServer
 from tailrace.testing.servers.kafka import fetch_kafka
+from tailrace.testing.servers.nats import nats_program
 from tailrace.testing.servers.postgres_binaries import MAJORS, installation
 
 
 def fetch() -> None:
     fetch_kafka()
+    nats_program()
     for major in MAJORS:
         installation(major).program("postgres")
 
