@@ -102,10 +102,15 @@ class PostgresSink(Sink):
 
     def address(self) -> Address:
         """Where to connect to, with what, and how long to wait."""
-        from tailrace.sinks.postgres.connection import Address, Patience
+        import psycopg
+
+        from tailrace.sinks.postgres.connection import Address, Patience, bad_dsn
 
         seconds = (each.total_seconds() for each in (self.connect_timeout, self.lock_timeout, self.statement_timeout))
-        return Address(libpq.conninfo(self.dsn, self.password, self.tls), Patience(*seconds), self.id)
+        try:
+            return Address(libpq.conninfo(self.dsn, self.password, self.tls), Patience(*seconds), self.id)
+        except psycopg.ProgrammingError as error:
+            raise bad_dsn(error, self.id) from None
 
     def ledger(self, delivery: Delivery) -> Ledger:
         """Where the marks are."""

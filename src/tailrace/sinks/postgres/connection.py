@@ -79,8 +79,7 @@ class Address:
             options |= {name: str(value) for name, value in given.items() if value is not None}
             connection = psycopg.connect(make_conninfo(**options), prepare_threshold=None)
         except psycopg.ProgrammingError as error:
-            hint = "postgresql://user@host:5432/database, or key=value pairs"
-            raise ConfigError("sink.bad_dsn", redact(str(error)), hint=hint, where=self.sink) from None
+            raise bad_dsn(error, self.sink) from None
         except psycopg.Error as error:
             raise connect_error(str(error), self.sink) from None
         session = Session(connection, self.patience.statement_s + GRACE_S, self.sink)
@@ -214,6 +213,12 @@ def told(error: psycopg.Error) -> str:
     if error.sqlstate.startswith((*_TOLD, *_WAITS)) and error.diag.message_primary:
         return f"{error.diag.message_primary} ({name})"
     return f"{name}, SQLSTATE {error.sqlstate}; the server's log has the rest"
+
+
+def bad_dsn(error: psycopg.ProgrammingError, where: str) -> ConfigError:
+    """A connection string that libpq does not understand."""
+    hint = "postgresql://user@host:5432/database, or key=value pairs"
+    return ConfigError("sink.bad_dsn", redact(str(error).strip()), hint=hint, where=where)
 
 
 def connect_error(text: str, where: str) -> SinkError:
