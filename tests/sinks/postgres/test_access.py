@@ -66,6 +66,7 @@ def test_a_doctor_looks_and_makes_nothing(options: dict[str, Any], server: TlsSe
 
     assert states() == [("database", "ok"), ("marks", "ok")]
     assert states(password="wrong") == [("database", "fail"), ("marks", "skipped")]
+    assert states(dsn=NOBODY + "?nonsense=1") == [("database", "fail"), ("marks", "skipped")]
     assert states(dsn=NOBODY, tls=None) == [("database", "fail"), ("marks", "skipped")]
     sink = PostgresEvents.model_validate(options)
     session = sink.address().connect()

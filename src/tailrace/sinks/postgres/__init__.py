@@ -121,7 +121,7 @@ class PostgresSink(Sink):
     def check(self, subject: Subject, delivery: Delivery) -> Iterator[Check]:
         from tailrace.sinks.postgres.check import check_database
 
-        yield from check_database(subject, self.address(), self.ledger(delivery))
+        yield from check_database(subject, self.address, self.ledger(delivery))
 
 
 class PostgresEvents(PostgresSink, RecordSink):

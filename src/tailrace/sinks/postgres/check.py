@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import psycopg
@@ -20,10 +20,10 @@ SELECT CASE WHEN to_regnamespace(%s) IS NULL THEN has_database_privilege(current
     ELSE has_schema_privilege(%s, 'CREATE') END"""
 
 
-def check_database(subject: Subject, address: Address, ledger: Ledger) -> Iterator[Check]:
+def check_database(subject: Subject, address: Callable[[], Address], ledger: Ledger) -> Iterator[Check]:
     """Whether the server lets the sink in, and lets it keep its marks."""
     try:
-        with closing(address.connect()) as session:
+        with closing(address().connect()) as session:
             yield from _look(subject, session, ledger)
     except TailraceError as error:
         yield subject.failed("database", error)
