@@ -21,6 +21,7 @@ from benchmarks.lake import FORMATS, lake
 from benchmarks.latency import idle, latency
 from benchmarks.load import load
 from benchmarks.memory import memory
+from benchmarks.mirror import mirror
 from benchmarks.pipeline import open_pipeline
 from benchmarks.profile import Profiler
 from benchmarks.report import Report
@@ -34,7 +35,7 @@ from tailrace.errors import TailraceError
 from tailrace.testing.servers import KafkaBroker
 
 SHORT = ("tap", "road", "latency", "idle", "snapshot", "debezium", "javascript")
-LONG = ("chain", "kafka", "trickle", "load", "memory", "lake", "freshness")
+LONG = ("chain", "kafka", "trickle", "load", "memory", "lake", "mirror", "freshness")
 NAMES = (*SHORT, *LONG)
 ON_THE_STREAM = {"tap", "road", "chain", "latency", "idle"}
 NEED_PIPELINE = {"road", "chain", "latency", "idle"}
@@ -85,6 +86,9 @@ def _run(names: set[str], options: argparse.Namespace, folder: Path) -> Report:
         report.add(*kafka(folder, options.rows, options.passes))
     if "lake" in names:
         report.add(*lake(folder, options.rows, options.passes, tuple(options.formats)))
+    if "mirror" in names:
+        with open_stage(folder) as stage:
+            report.add(*mirror(stage, options.rows, options.passes))
     if "freshness" in names:
         with open_stage(folder) as stage:
             report.add(freshness(stage, options.formats, options.seconds, options.warm_up), ())

@@ -42,7 +42,7 @@ FRAME_ROWS = 50_000
 WARM_UP = 300_000
 """Changes of the first batch: enough for Java to compile what both sides run, which else the one that is first pays."""
 DELIVERY = Delivery("bench", "bench", "bench")
-_TYPES = {
+TYPES = {
     "id": "bigint",
     "quantity": "integer",
     "price": "numeric(12,2)",
@@ -54,14 +54,14 @@ _TYPES = {
     "token": "uuid",
     "amount": "double precision",
 }
-TABLE = TableSchema(1, "bench", "public", "items", tuple(Column(n, t) for n, t in _TYPES.items()), ("id",))
+TABLE = TableSchema(1, "bench", "public", "items", tuple(Column(n, t) for n, t in TYPES.items()), ("id",))
 _ROW = (
     "id, cast(id % 1000 as int) quantity, cast((id % 10000000) / 100.0 as decimal(12,2)) price, "
     "concat('item number ', id) title, md5(cast(id as string)) note, id % 3 = 0 active, "
     "timestamp_seconds(1704067200 + id) changed, date_add(date'2024-01-01', cast(id % 700 as int)) day, "
     "md5(cast(id as string)) token, id / 7.0d amount"
 )
-_READ = (
+READ = (
     "id bigint, quantity int, price decimal(12,2), title string, note string, active boolean, changed timestamp, "
     "day date, token string, amount double"
 )
@@ -135,17 +135,17 @@ def _by_hand(target: Target, changes: DataFrame, mode: str) -> None:
         if mode == "append":
             target.execute(
                 f"INSERT INTO {target.sql_name} SELECT r.*, op, timestamp_micros(ts_us), tx_id, position, event_id, "
-                f"seq, unchanged FROM (SELECT *, from_json(coalesce(after, before), '{_READ}') r FROM {view})"
+                f"seq, unchanged FROM (SELECT *, from_json(coalesce(after, before), '{READ}') r FROM {view})"
             )
             return
-        columns = [name for name in _TYPES if name != "id"]
+        columns = [name for name in TYPES if name != "id"]
         target.execute(
-            f"MERGE INTO {target.sql_name} t USING (SELECT last.op, from_json(coalesce(last.after, key), '{_READ}') r "
+            f"MERGE INTO {target.sql_name} t USING (SELECT last.op, from_json(coalesce(last.after, key), '{READ}') r "
             f"FROM (SELECT key, max_by(struct(op, after), seq) last FROM {view} GROUP BY key)) s ON t.id = s.r.id "
             "WHEN MATCHED AND s.op = 'd' THEN DELETE "
             f"WHEN MATCHED THEN UPDATE SET {', '.join(f't.{name} = s.r.{name}' for name in columns)} "
-            f"WHEN NOT MATCHED AND s.op <> 'd' THEN INSERT ({', '.join(_TYPES)}) "
-            f"VALUES ({', '.join(f's.r.{name}' for name in _TYPES)})"
+            f"WHEN NOT MATCHED AND s.op <> 'd' THEN INSERT ({', '.join(TYPES)}) "
+            f"VALUES ({', '.join(f's.r.{name}' for name in TYPES)})"
         )
 
 

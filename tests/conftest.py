@@ -39,7 +39,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-FIRST = ("test_crash.py", "capture", "test_lake_system.py", "test_snapshot_system.py", "test_verify.py", "test_demo.py")
+FIRST = (
+    "test_crash.py",
+    "capture",
+    "test_lake_system.py",
+    "test_mirror_system.py",
+    "test_snapshot_system.py",
+    "test_verify.py",
+    "test_demo.py",
+)
 """What begins first, so that no process is left alone with a long file at the end. Two pipelines at once take far
 longer than one after another: the crash test goes beside `capture`, which has none."""
 

@@ -168,3 +168,11 @@ def test_a_missed_bar_is_said(value: float, relation: str, met: bool) -> None:
 def _cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.soak
+def test_the_mirror_is_measured_against_statements_by_hand(tmp_path: Path) -> None:
+    results = bench(tmp_path, "mirror", "--rows", "2000", "--passes", "2")
+    counted = [(each["name"], each["rows"]) for each in results["measurements"]]
+    assert sorted(counted) == sorted((side, 2000) for side in ("mirror", "mirror by hand") for _ in range(2))
+    assert [bar["name"] for bar in results["bars"]] == ["mirror / by hand"]

@@ -82,6 +82,7 @@ SINKS = Shelf(
         "kafka": "tailrace.sinks.kafka:KafkaSink",
         "kinesis": "tailrace.sinks.kinesis:KinesisSink",
         "nats": "tailrace.sinks.nats:NatsSink",
+        "postgres": "tailrace.sinks.postgres:PostgresSink",
         "redis": "tailrace.sinks.redis:RedisSink",
         "s3": "tailrace.sinks.file.s3:S3Sink",
         "webhook": "tailrace.sinks.http:HttpSink",
@@ -91,7 +92,6 @@ SINKS = Shelf(
             "clickhouse",
             "elasticsearch",
             "opensearch",
-            "postgres",
         }
         | {"pubsub"}
     ),

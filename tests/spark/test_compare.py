@@ -39,7 +39,7 @@ def found(spark: SparkSession, source: list[str], lake: list[tuple[Any, ...]], t
     table = session.createDataFrame(lake, LAKE)
     comparison = Comparison(session, SCHEMA, {each.name: each.dataType for each in table.schema.fields})
     images = comparison.images((f'{{"id":{json.loads(row)["id"]}}}', row) for row in source)
-    sides = comparison.source(images), comparison.lake(table, soft=True)
+    sides = comparison.source(images), comparison.lake(table.filter("not coalesce(_is_deleted, false)"))
     compared = comparison.compare(*sides, comparison.touched(touched))
     differing = [(each.key, each.kind) for each in compared.differences(10)]
     moving = [each.key for each in compared.touched()]

@@ -23,7 +23,7 @@ def db(postgres: PostgresServer) -> Iterator[Database]:
 
 def passage(run: Capturing, patience_s: float) -> Passage:
     folder = run.path.parent
-    return Passage(run.source, run.path, folder / "tap.json", folder / "tables.json", "log", patience_s, lambda _: None)
+    return Passage(run.source, run.path, folder / "tap.json", patience_s, lambda _: None)
 
 
 def test_a_stopped_pipeline_that_has_everything_is_not_waited_for(db: Database, tmp_path: Path) -> None:

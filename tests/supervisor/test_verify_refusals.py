@@ -23,11 +23,21 @@ spec:
 """
 
 
-def test_nothing_is_repaired_where_commits_of_two_may_undo_each_other(tmp_path: Path) -> None:
+MIRROR = (
+    DOCUMENT[: DOCUMENT.index("    - ")]
+    + "    - {type: postgres, config: {id: copy, mode: mirror, dsn: 'postgresql://u@localhost/copy'}}"
+)
+
+
+@pytest.mark.parametrize(
+    ("document", "code"),
+    [(DOCUMENT, "verify.one_writer"), (MIRROR, "verify.repairs_nothing")],
+)
+def test_nothing_is_repaired_where_that_is_not_safe(tmp_path: Path, document: str, code: str) -> None:
     file = tmp_path / "pipeline.yaml"
-    file.write_text(DOCUMENT)
+    file.write_text(document)
     platform = Platform(data_dir=tmp_path / "data")
     LogWriter(Layout(platform.data_dir).log("shop"), "shop").close()
     with pytest.raises(ConfigError) as caught:
         Verification(load_pipelines([file])[0], platform, VerifyOptions(repair=True))
-    assert caught.value.code == "verify.one_writer" and "--repair" in str(caught.value.hint)
+    assert caught.value.code == code and "--repair" in str(caught.value.hint)

@@ -6,7 +6,7 @@ import inspect
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
@@ -84,7 +84,7 @@ def sections(first: Sequence[Section]) -> Iterator[str]:
 
 def _connectors(shelf: Shelf) -> list[Section]:
     """Those of this repository: others, which an environment may have, are not ours to describe."""
-    return [Section(name, (shelf.load(name),)) for name in sorted(shelf.built_in)]
+    return [Section(name, shelf.load(name).alternatives()) for name in sorted(shelf.built_in)]
 
 
 def _inner(section: Section) -> Iterator[tuple[str, tuple[type[Model], ...]]]:
@@ -100,9 +100,17 @@ def _section(section: Section, known: dict[tuple[type[Model], ...], Section]) ->
         return "\n\n".join([*parts, f"{known[section.models].link} by another name."])
     for model in section.models:
         if len(section.models) > 1:
-            parts.append(f"### type: {model.model_fields['type'].default}")
+            parts.append(f"### {_told_apart(model)}")
         parts += [inspect.getdoc(model) or "", _body(model, known)]
     return "\n\n".join(part for part in parts if part)
+
+
+def _told_apart(model: type[Model]) -> str:
+    """What a document chooses the model by."""
+    if "type" in model.model_fields:
+        return f"type: {model.model_fields['type'].default}"
+    [mode] = get_args(model.model_fields["mode"].annotation)
+    return f"mode: {mode}"
 
 
 def _body(model: type[Model], known: dict[tuple[type[Model], ...], Section]) -> str:

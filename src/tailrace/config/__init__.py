@@ -3,7 +3,7 @@
 read    YAML with the line of every key                      document
 expand  `${VAR}` in values, by the type of the field         expand, template, shape
 check   every problem at once, with path, line and hint      problems
-hold    frozen models; durations, sizes, secrets, envelopes  model, values, secret, envelope
+hold    frozen models; durations, sizes, secrets, envelopes  model, values, secret, envelope, libpq
 """
 
 from tailrace.config.envelope import (
@@ -13,6 +13,7 @@ from tailrace.config.envelope import (
     HeliosEnvelope,
     NativeEnvelope,
 )
+from tailrace.config.libpq import Tls
 from tailrace.config.model import Model
 from tailrace.config.secret import Dsn, Secret, redact
 from tailrace.config.template import POSITION_FIELDS, Reference, Script, Template, parse_template
@@ -36,6 +37,7 @@ __all__ = [
     "Script",
     "Secret",
     "Template",
+    "Tls",
     "parse_template",
     "redact",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict
 
@@ -22,6 +22,23 @@ class Model(BaseModel):
     def from_document(cls, data: object) -> Self:
         """Validate parsed YAML: numbers are not texts, texts are not numbers, lists may fill tuples."""
         return cls.model_validate_json(json.dumps(data), strict=True)
+
+    @classmethod
+    def alternatives(cls) -> tuple[type[Model], ...]:
+        """Itself; of a model whose `mode` decides which other keys there are, one model for each mode."""
+        return (cls,)
+
+    @classmethod
+    def chosen(cls, data: object) -> type[Model]:
+        """The alternative that reads this mapping; the first where its `mode` is none of theirs."""
+        models = cls.alternatives()
+        if isinstance(data, Model) and type(data) in models:
+            return type(data)
+        mode = data.get("mode") if isinstance(data, Mapping) else None
+        fitting = (
+            each for each in models if len(models) > 1 and mode in get_args(each.model_fields["mode"].annotation)
+        )
+        return next(fitting, models[0])
 
     @classmethod
     def kind_of(cls, key: str, data: Mapping[str, object]) -> Any:

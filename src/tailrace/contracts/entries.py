@@ -37,7 +37,9 @@ class ConnectorEntry(Model):
         if key != "config":
             return super().kind_of(key, data)
         name = data.get("type")
-        return cls.shelf.load(name) if isinstance(name, str) and name in cls.shelf.names() else None
+        return (
+            _model(cls.shelf, name, data.get("config")) if isinstance(name, str) and name in cls.shelf.names() else None
+        )
 
     @field_validator("type")
     @classmethod
@@ -54,7 +56,7 @@ class ConnectorEntry(Model):
     def _by_type(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Model:
         if "type" not in info.data:
             return Model()  # `type` is already refused, and nothing can be said about `config` without it.
-        connector = cls.shelf.load(info.data["type"])
+        connector = _model(cls.shelf, info.data["type"], value)
         return connector.from_document(value) if info.mode == "json" else connector.model_validate(value)
 
     @classmethod
@@ -62,13 +64,19 @@ class ConnectorEntry(Model):
         """One alternative for each connector on the shelf, with the planned keys that are accepted today."""
         plain = handler.resolve_ref_schema(handler(core))
         alternatives = []
-        for name in cls.shelf.names():
-            settings = handler.resolve_ref_schema(handler(cls.shelf.load(name).__pydantic_core_schema__))
+        models = [(name, each) for name in cls.shelf.names() for each in cls.shelf.load(name).alternatives()]
+        for name, model in models:
+            settings = handler.resolve_ref_schema(handler(model.__pydantic_core_schema__))
             planned = {key: {"enum": list(values)} for key, values in cls.planned.get(name, {}).items() if values}
             settings = {**settings, "properties": planned | settings["properties"]}
             kind = {**plain["properties"]["type"], "const": name}
             alternatives.append({**plain, "title": name, "properties": {"type": kind, "config": settings}})
         return {"title": cls.__name__, "description": plain["description"], "oneOf": alternatives}
+
+
+def _model(shelf: Shelf, name: str, config: object) -> type[Model]:
+    """The model that reads a connector's `config`."""
+    return shelf.load(name).chosen(config)
 
 
 class ProcessorEntry(ConnectorEntry):

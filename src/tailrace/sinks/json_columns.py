@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tailrace import json_members
 from tailrace.sinks import json_kernel as kernel
 
 _LENGTHS = {"date32[day]": 12, "timestamp[us, tz=UTC]": 29, "timestamp[us]": 28}
@@ -28,6 +29,37 @@ def typed(images: pa.Array[Any], target: pa.Schema, documents: Sequence[str]) ->
         for place, each in enumerate(target)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def texts(images: pa.Array[Any], names: Sequence[str], documents: Sequence[str]) -> list[pa.Array[Any]]:
+    """Each member as a column of texts: the characters of a string, and the JSON itself of all else, also of a string
+    in `documents`. Members that are missing or null are null."""
+    try:
+        text, places = _bytes_of(images)
+        spans = _spans(text, places, names)
+        return [
+            _verbatim(text, spans[place]) if name in documents else _texts(text, spans[place])
+            for place, name in enumerate(names)
+        ]
+    except ValueError:  # spelled otherwise than taps do
+        found = [json_members.split(str(image)) for image in images.to_pylist()]
+        return [
+            pa.array([_text(each.get(name, "null"), name in documents) for each in found], pa.string())
+            for name in names
+        ]
+
+
+def _text(member: str, is_document: bool) -> str | None:
+    if member == "null":
+        return None
+    return str(json.loads(member)) if member.startswith('"') and not is_document else member
+
+
+def _texts(text: np.ndarray, spans: np.ndarray) -> pa.Array[Any]:
+    offsets = np.zeros(len(spans) + 1, dtype=np.int32)
+    out = np.empty(int((spans[:, 1] - spans[:, 0]).sum()), dtype=np.uint8)
+    _accept(kernel.copy_texts(text, spans, offsets, out), "no string")
+    return _array(spans, offsets, out)
 
 
 def _bytes_of(images: pa.Array[Any]) -> tuple[np.ndarray, np.ndarray]:

@@ -195,6 +195,28 @@ def copy_strings(text, spans, offsets, out):
 
 
 @njit(cache=True, nogil=True)
+def copy_texts(text, spans, offsets, out):
+    """The characters of JSON strings, and all other values as they stand, one after another."""
+    at = 0
+    for row in range(len(spans)):
+        p, end = spans[row]
+        is_string = p >= 0 and text[p] == QUOTE
+        if is_string:
+            p, end = p + 1, end - 1
+        while p < end:
+            if is_string and text[p] == BACKSLASH:
+                p, at = _unescape(text, p, end, out, at)
+                if p < 0:
+                    return row
+            else:
+                out[at] = text[p]
+                at += 1
+                p += 1
+        offsets[row + 1] = at
+    return -1
+
+
+@njit(cache=True, nogil=True)
 def _unescape(text, p, end, out, at):
     """(where reading goes on, where writing does) after the escape at `p`; -1: it is none."""
     if p + 1 >= end:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DataType
 
-from tailrace.contracts import Content, Delivery, Portion, Sink, Span
+from tailrace.contracts import Content, Delivery, Extent, Portion, Sink, Span
 from tailrace.schema import TableSchema
 from tailrace.sinks.typed_rows import TypedRows
 
@@ -83,6 +84,11 @@ class Log(Protocol):
         sink's columns."""
         ...
 
+    def batches(self, start: int, end: int, version: int, *, last: bool = False) -> Iterator[pa.RecordBatch]:
+        """The same changes, or the `last` of each key, with all their columns, here on the driver. They are in no
+        order."""
+        ...
+
     def read_rows(self, start: int, end: int, version: int, rows: TypedRows, portion: Portion) -> DataFrame | None:
         """The row images of a portion of those changes as typed columns. Whoever reads it fails where a value does not
         fit its column. None where processors before it want frames."""
@@ -138,12 +144,66 @@ class Care(Protocol):
         ...
 
 
+def nothing(extents: Sequence[Extent]) -> DataFrame:
+    """The rows of no table."""
+    raise AssertionError("there is no table")
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A mirror at one moment: it holds every change below `offset`, and none at or above it. Without a table there are
+    no `types`; without a `version` the table says not which version its columns follow.
+
+    `rows` gives the rows of these extents, or more; all of the table where there are none. `close` frees what keeps the
+    moment."""
+
+    offset: int
+    version: TableSchema | None
+    types: Mapping[str, DataType] | None = None
+    rows: Callable[[Sequence[Extent]], DataFrame] = nothing
+    close: Callable[[], None] = lambda: None
+
+
+class Mirror(ABC):
+    """One table of a sink whose tables equal the source's, for whoever compares the two."""
+
+    @property
+    @abstractmethod
+    def session(self) -> SparkSession:
+        """The session whose frames its rows are."""
+
+    @abstractmethod
+    def halted(self) -> str:
+        """Why the table goes on no more; empty where it does."""
+
+    @abstractmethod
+    def state(self) -> object:
+        """Another value whenever something moved: waiting for it makes sense then."""
+
+    @abstractmethod
+    def pinned(self) -> Pin | None:
+        """The table as it is now; None while it becomes another."""
+
+    @abstractmethod
+    def types_of(self, schema: TableSchema) -> Mapping[str, DataType]:
+        """The types of the rows' columns, if the table were made now."""
+
+
 class TableSink(Sink):
     """Keeps one table for each table of the source."""
+
+    repairs: ClassVar[bool] = False
+    """Whether `verify` may remove rows from its mirrors."""
 
     @abstractmethod
     def columns(self) -> tuple[str, ...]:
         """Canonical columns (see `change.CHANGES`, plus `event_id`) that `Keeper.keep` needs."""
+
+    def mirror(
+        self, spark: SparkSession, schema: TableSchema, delivery: Delivery, log_id: str, state_dir: Path
+    ) -> Mirror:
+        """What there is of a table of the source, of a sink that `mirrors`. `state_dir` is the keeper's."""
+        raise NotImplementedError
 
     @abstractmethod
     def keeper(self, spark: SparkSession, delivery: Delivery, log: Log, state_dir: Path) -> Keeper:

@@ -120,12 +120,11 @@ class Comparison:
         cells = {name: F.expr(self._reading.canonical(name, _field(name))) for name in self._reading.types}
         return rows.select(F.col("key").alias(SPELLED), *_aliased(cells))
 
-    def lake(self, table: DataFrame, *, soft: bool) -> DataFrame:
-        """The lake's side. `soft`: rows that are marked as deleted are not there."""
-        rows = table.filter(f"not coalesce({GONE}, false)") if soft else table
+    def lake(self, table: DataFrame) -> DataFrame:
+        """The lake's side."""
         present = set(table.columns)
         cells = {name: F.expr(self._from_table(name, present)) for name in self._reading.types}
-        return rows.select(*_aliased(cells))
+        return table.select(*_aliased(cells))
 
     def within(self, table: DataFrame, low: Extent, high: Extent) -> DataFrame:
         """The lake's rows whose keys are in the ranges from `low` to `high`."""

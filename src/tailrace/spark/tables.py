@@ -169,6 +169,24 @@ class SparkLog:
             found = self._read_here(piece, f"{start}-{end}-{version}-{last}-{bool(piece.new)}")
             if found is not None:
                 return found.select(*self._columns)
+        return self._in_tasks(start, end, version, last=last, portion=portion).select(*self._columns)
+
+    def batches(self, start: int, end: int, version: int, *, last: bool = False) -> Iterator[pa.RecordBatch]:
+        """What runs here is read here: a sink that takes rows on the driver is slower than one process reads."""
+        self._shaped.check(version)
+        if not self._chain.runs_here:
+            yield from self._in_tasks(start, end, version, last=last).toArrow().to_batches()
+            return
+        [piece] = LogReader(self._path, start).slices(start, end, 1, version, last=last)
+        changes = read_slice(piece)
+        if self._chain.task is None:
+            yield from changes
+        else:
+            label = f"{start}-{end}-{version}-{last}-False"
+            yield from self._chain.task.process(changes, self._raw_versions(), label)
+
+    def _in_tasks(self, start: int, end: int, version: int, *, last: bool, portion: Portion | None = None) -> DataFrame:
+        """The changes, read and processed by tasks."""
         options = ReadOptions(
             str(self._path), tasks=self._tasks, start=start, end=end, version=version, last=last, log=self.log_id
         )
@@ -177,7 +195,7 @@ class SparkLog:
         frame = self._spark.read.format(self._source.name()).options(**options.as_text()).load()
         if self._chain.has_frames:
             frame = self._chain.behind(frame, {version: self._raw_versions()[version]})
-        return frame.select(*self._columns)
+        return frame
 
     def _read_here(self, piece: Slice, label: str) -> DataFrame | None:
         """What the piece has, where it is little."""

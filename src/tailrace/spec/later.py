@@ -37,6 +37,7 @@ SINK: Mapping[str, Today] = {
     "kafka": _RECORD_SINK,
     "kinesis": _RECORD_SINK,
     "nats": _RECORD_SINK,
+    "postgres": _RECORD_SINK,
     "redis": _RECORD_SINK,
     "s3": _RECORD_SINK,
     "webhook": _RECORD_SINK,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from psycopg.conninfo import conninfo_to_dict
 
-from tailrace.capture.postgres import PostgresSource, Tls
-from tailrace.config import Dsn, Secret
+from tailrace.capture.postgres import PostgresSource
+from tailrace.config import Dsn, Secret, Tls
 
 
 def test_password_and_tls_reach_libpq() -> None:

@@ -9,7 +9,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from typer.testing import CliRunner
 
@@ -18,44 +17,9 @@ from tailrace.capture.postgres.connection import ReplicationStream
 from tailrace.contracts import ChunkId, Extent
 from tailrace.errors import SetupError
 from tailrace.surfaces.cli import app
-from tailrace.testing.servers import PostgresServer
-from tests.capture.postgres.authority import Authority, Certificate
+from tests.capture.postgres.authority import Authority, TlsServer
 from tests.capture.running import Database
 from tests.capture.snapshotting import Snapshotting, contents
-
-MAJOR = 15
-"""Built with TLS; the wheel's 16 and 18 are not."""
-
-
-class TlsServer(PostgresServer):
-    """Takes TLS only, from clients with a certificate of its authority."""
-
-    def __init__(self) -> None:
-        super().__init__(MAJOR)
-        self.authority = Authority(self.directory / "tls", "authority")
-        own = self.authority.sign("server", "IP:127.0.0.1")
-        self.client: Certificate = self.authority.sign("client")
-        files = {"ssl_cert_file": own.cert, "ssl_key_file": own.key, "ssl_ca_file": self.authority.root}
-        self.settings |= {"ssl": "on"} | {name: str(path) for name, path in files.items()}
-
-    def dsn(self, database: str = "postgres", **params: str) -> str:
-        files = {"sslrootcert": self.authority.root, "sslcert": self.client.cert, "sslkey": self.client.key}
-        return super().dsn(database, **{name: str(path) for name, path in files.items()}, **params)
-
-    def insist(self) -> None:
-        rule = "hostssl all all 127.0.0.1/32 scram-sha-256 clientcert=verify-ca\n"
-        with psycopg.connect(self.dsn(), autocommit=True) as connection:
-            (self.data / "pg_hba.conf").write_text(rule)
-            connection.execute("SELECT pg_reload_conf()")
-
-    def options(self, database: str) -> dict[str, Any]:
-        """The source's options; the DSN has neither password nor TLS in it."""
-        tls = {"mode": "verify-full", "root_cert": self.authority.root}
-        return {
-            "dsn": f"postgresql://postgres@127.0.0.1:{self.port}/{database}",
-            "password": self.password,
-            "tls": tls | {"cert": self.client.cert, "key": self.client.key},
-        }
 
 
 @pytest.fixture(scope="module")

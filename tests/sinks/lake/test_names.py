@@ -190,7 +190,7 @@ class Mirror:
         images = comparison.images((json.dumps({KEY: key}), self.image(row)) for key, row in self.rows.items())
         state = target.state()
         assert state is not None
-        table = comparison.lake(target.at(state), soft=False)
+        table = comparison.lake(target.at(state))
         compared = comparison.compare(comparison.source(images), table, comparison.touched([json.dumps({KEY: "x"})]))
         assert compared.differences(10) == []
         compared.close()

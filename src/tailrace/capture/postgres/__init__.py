@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from tailrace.config import Dsn, Duration, Model, Secret
+from tailrace.config import Dsn, Duration, Model, Secret, Tls, libpq
 
 if TYPE_CHECKING:
     from tailrace.capture.postgres.deployment import ServerObject
@@ -24,18 +24,6 @@ if TYPE_CHECKING:
     from tailrace.schema import TableSchema
 
 _NAME_LENGTH = 63
-
-
-class Tls(Model):
-    """TLS of every connection to the database; the names and meanings are libpq's."""
-
-    mode: Annotated[
-        Literal["disable", "prefer", "require", "verify-ca", "verify-full"],
-        Field(description="libpq's sslmode. `verify-full` also checks the host name."),
-    ] = "prefer"
-    root_cert: Annotated[Path | None, Field(description="Certificate authorities to trust (sslrootcert).")] = None
-    cert: Annotated[Path | None, Field(description="Client certificate (sslcert).")] = None
-    key: Annotated[Path | None, Field(description="Key of the client certificate (sslkey).")] = None
 
 
 class Snapshot(Model):
@@ -183,15 +171,7 @@ class PostgresSource(Model):
 
     def conninfo(self) -> str:
         """The connection string with password and TLS options; a secret as a whole."""
-        from psycopg.conninfo import make_conninfo
-
-        extra: dict[str, str] = {}
-        if self.password is not None:
-            extra["password"] = self.password.get_secret_value()
-        if self.tls is not None:
-            files = {"sslrootcert": self.tls.root_cert, "sslcert": self.tls.cert, "sslkey": self.tls.key}
-            extra |= {"sslmode": self.tls.mode} | {name: str(path) for name, path in files.items() if path}
-        return make_conninfo(self.dsn.get_secret_value(), **extra) if extra else self.dsn.get_secret_value()
+        return libpq.conninfo(self.dsn, self.password, self.tls)
 
     def open(self, memory_bytes: int, group_commit_s: float, store: Store | None = None) -> PostgresStream:
         """Connect and become the reader of the slot. Loads the compiled decoder first. Without a `store`, DDL from

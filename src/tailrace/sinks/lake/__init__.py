@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
@@ -18,8 +18,9 @@ from tailrace.config import Duration, Model, Secret
 from tailrace.contracts import Check, Delivery, Gather, Subject
 from tailrace.contracts.checking import check_directory
 from tailrace.schema import TableSchema
-from tailrace.sinks.lake.keeper import LakeKeeper
+from tailrace.sinks.lake.keeper import LEDGER, LakeKeeper
 from tailrace.sinks.lake.maintenance import Maintenance
+from tailrace.sinks.lake.mirror import LakeMirror
 from tailrace.sinks.lake.target import Target
 from tailrace.sinks.paths import path_segment
 from tailrace.sinks.tables import Log, TableSink
@@ -184,6 +185,14 @@ class LakeSink(TableSink):
 
     def keeper(self, spark: SparkSession, delivery: Delivery, log: Log, state_dir: Path) -> LakeKeeper:
         return LakeKeeper(self, spark, delivery, log, state_dir)
+
+    repairs: ClassVar[bool] = True
+
+    def mirror(
+        self, spark: SparkSession, schema: TableSchema, delivery: Delivery, log_id: str, state_dir: Path
+    ) -> LakeMirror:
+        target = self.target_for(spark, schema, delivery, log_id)
+        return LakeMirror(self, target, schema.name, state_dir / LEDGER, log_id)
 
     def options(self, table: TableSchema) -> TableOptions:
         """The options of a table of the source."""

@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from tailrace.sinks.lake import LakeSink
 
 CONFLICT_TRIES = 5
+LEDGER = "tables.json"
+"""The file of the keeper's ledger."""
 
 
 class LakeKeeper:
     def __init__(self, sink: LakeSink, spark: SparkSession, delivery: Delivery, log: Log, state_dir: Path) -> None:
         self._sink, self._spark, self._delivery, self._log = sink, spark, delivery, log
-        self._ledger = TableLedger(state_dir / "tables.json", log.log_id)
+        self._ledger = TableLedger(state_dir / LEDGER, log.log_id)
         self._tables: dict[str, SinkTable] = {}
         self._schemas: dict[str, TableSchema] = {}
         self._tended: dict[str, Target] = {}

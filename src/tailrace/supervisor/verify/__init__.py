@@ -1,4 +1,4 @@
-"""Proof by content: a source and the tables that a lake sink keeps of it, compared while both live."""
+"""Proof by content: a source and the tables that a sink keeps of it, compared while both live."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from tailrace.control.ledger import SnapshotLedger
 from tailrace.errors import ConfigError, SinkError, SourceError
 from tailrace.schema import SchemaBook, TableSchema, table_name
 from tailrace.sinks.lake import LakeSink
+from tailrace.sinks.lake.mirror import LakeMirror
+from tailrace.sinks.tables import TableSink
 from tailrace.spark.chain import SinkChain
 from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.layout import Layout
@@ -90,7 +92,7 @@ class Verification:
             forget_files(folder)
 
     def _sink(
-        self, spark: SparkSession, sink: LakeSink, touched: TouchedKeys, on_step: OnStep
+        self, spark: SparkSession, sink: TableSink, touched: TouchedKeys, on_step: OnStep
     ) -> Iterator[TableReport]:
         for schema, table, estimate in self._tables:
             report = TableReport(sink.id, table_name(schema, table))
@@ -107,7 +109,13 @@ class Verification:
     def _refuse_second_writer(self) -> None:
         """A repair removes rows beside the pipeline, which must run."""
         for sink in self._sinks if self._options.repair else ():
-            if sink.one_writer:
+            if not sink.repairs:
+                raise ConfigError(
+                    "verify.repairs_nothing",
+                    f"rows of {sink.id} are compared and not repaired",
+                    hint="leave --repair out; tailrace snapshot PIPELINE --table reads a table anew",
+                )
+            if isinstance(sink, LakeSink) and sink.one_writer:
                 raise ConfigError(
                     "verify.one_writer",
                     f"{sink.id} is where two writers may lose each other's commits, so nothing is repaired there",
@@ -141,7 +149,7 @@ class _Table:
         self,
         whole: Verification,
         spark: SparkSession,
-        sink: LakeSink,
+        sink: TableSink,
         touched: TouchedKeys,
         report: TableReport,
         on_step: OnStep,
@@ -156,11 +164,12 @@ class _Table:
         self._await_snapshots(name)
         schema = self._newest(name)
         delivery = Delivery(whole._pipeline.name, whole._pipeline.metadata.tenant, whole._source.id)
+        state = whole._layout.sink(whole._pipeline.name, self._sink.id)
+        mirror = self._sink.mirror(self._spark, schema, delivery, whole._log_id, state)
         verification = TableVerification(
             self._spark,
             whole._source,
-            self._sink,
-            self._sink.target_for(self._spark, schema, delivery, whole._log_id),
+            mirror,
             name,
             self._passage(),
             self._touched,
@@ -171,9 +180,9 @@ class _Table:
             on_rows=lambda report: self._on_step(VerifyProgress(report, estimate)),
         )
         verification.run()
-        if options.repair and self._report.differing:
-            repair = Repair(verification, whole._ledger, whole._source.id, whole._log_id, self._say)
-            repair.run(self._newest(name), soft=self._sink.soft_delete, patience_s=options.patience_s)
+        if options.repair and self._report.differing and isinstance(mirror, LakeMirror):
+            repair = Repair(verification, mirror.target, whole._ledger, whole._source.id, whole._log_id, self._say)
+            repair.run(self._newest(name), soft=mirror.keeps_deleted, patience_s=options.patience_s)
 
     def _chain(self, delivery: Delivery) -> SinkChain:
         """What the source's rows go through before they are compared."""
@@ -184,13 +193,10 @@ class _Table:
 
     def _passage(self) -> Passage:
         whole = self._whole
-        state = whole._layout.sink(whole._pipeline.name, self._sink.id)
         return Passage(
             whole._source,
             whole._log,
             whole._layout.tap_status(whole._source.id),
-            state / "tables.json",
-            whole._log_id,
             whole._options.patience_s,
             self._say,
         )
@@ -228,17 +234,17 @@ class _Table:
         self._on_step(VerifyProgress(self._report, self._estimate, text))
 
 
-def _sinks(pipeline: Pipeline, wanted: str | None) -> list[LakeSink]:
+def _sinks(pipeline: Pipeline, wanted: str | None) -> list[TableSink]:
     """The sinks to compare. Raises where there are none, or where the wanted one cannot be compared."""
     known = {sink.id: sink for sink in pipeline.sinks}
     if wanted is not None and wanted not in known:
         raise ConfigError("verify.no_sink", f"there is no sink {wanted!r}", hint=f"use one of: {', '.join(known)}")
     chosen = [known[wanted]] if wanted is not None else list(known.values())
-    found = [sink for sink in chosen if isinstance(sink, LakeSink) and sink.write_mode == "upsert"]
+    found = [sink for sink in chosen if isinstance(sink, TableSink) and sink.mirrors()]
     if not found:
         raise ConfigError(
             "verify.not_a_mirror",
             f"{f'the sink {wanted!r} does not keep' if wanted else 'no sink keeps'} tables as the source has them",
-            hint="only delta and iceberg sinks with write_mode: upsert can be compared with their source",
+            hint="delta and iceberg sinks with write_mode: upsert, and postgres with mode: mirror, can be compared",
         )
     return found

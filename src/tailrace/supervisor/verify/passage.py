@@ -1,33 +1,19 @@
-"""Waiting until the log, and then a table of the lake, has passed what a read of the source saw."""
+"""Waiting until the log, and then a table of the sink, has passed what a read of the source saw."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-
-from pyspark.sql import DataFrame
 
 from tailrace.capture.postgres import PostgresSource
 from tailrace.changelog import tip
 from tailrace.errors import SetupError, SinkError
-from tailrace.sinks.lake.ledger import Entry, TableLedger
-from tailrace.sinks.lake.target import PLAN, Shape, Target
+from tailrace.sinks.tables import Mirror, Pin
 
 POLL_S = 0.2
-
-
-@dataclass(frozen=True)
-class Pin:
-    """A table of the lake at one moment: it holds every change below `offset`, and none at or above it. Without a table
-    there is no `rows`."""
-
-    offset: int
-    shape: Shape | None
-    rows: DataFrame | None
 
 
 class Passage:
@@ -38,13 +24,11 @@ class Passage:
         source: PostgresSource,
         log: Path,
         status: Path,
-        marks: Path,
-        log_id: str,
         patience_s: float,
         say: Callable[[str], None],
     ) -> None:
-        self._source, self._log, self._status, self._marks = source, log, status, marks
-        self._log_id, self._say, self.patience_s = log_id, say, patience_s
+        self._source, self._log, self._status = source, log, status
+        self._say, self.patience_s = say, patience_s
 
     def log_past(self, positions: Sequence[str]) -> int:
         """An offset below which the log has every change of a row up to these positions. Where no tap runs, the
@@ -65,15 +49,19 @@ class Passage:
                 asked = None if complete is None else (offset, known)  # a no stands until something moves
             waiting.go_on((offset, *known))
 
-    def lake_past(self, target: Target, table: str, offset: int) -> Pin:
+    def mirror_past(self, mirror: Mirror, offset: int) -> Pin:
         """The table once it has every change below `offset`. Raises `verify.halted` where it never will."""
         waiting = Patience(self.patience_s, f"the sink to pass offset {offset}", self._say)
         while True:
-            mark = self._settled(table)
-            pin = pinned(target, mark)
+            reason = mirror.halted()
+            if reason:
+                raise SinkError("verify.halted", f"the table halted: {reason}")
+            state, pin = mirror.state(), mirror.pinned()
             if pin is not None and pin.offset >= offset:
                 return pin
-            waiting.go_on((mark, pin.offset if pin else None, target.state()))
+            if pin is not None:
+                pin.close()
+            waiting.go_on((state, pin.offset if pin else None))
 
     def _reached(self) -> list[str]:
         """What the tap says that it has read."""
@@ -82,26 +70,6 @@ class Passage:
         except FileNotFoundError:
             return []
         return [told["settled"]] if "settled" in told else []
-
-    def _settled(self, table: str) -> int:
-        """The offset below which nothing waits for the table."""
-        state = TableLedger(self._marks, self._log_id).state
-        entry = state.tables.get(table, Entry())
-        if entry.reason:
-            raise SinkError("verify.halted", f"the table halted: {entry.reason}", where=table)
-        return state.mark
-
-
-def pinned(target: Target, settled: int) -> Pin | None:
-    """The table as it is now, knowing that it has every change below `settled`; None while it becomes another."""
-    state = target.state()
-    if state is None:
-        return Pin(settled, None, None)
-    mark, shape, rows = target.mark(), target.shape(), target.at(state)
-    still = target.state() == state and target.shape() == shape
-    if not still or shape is None or shape.properties.get(PLAN):
-        return None
-    return Pin(max(mark, settled), shape, rows)
 
 
 class Patience:

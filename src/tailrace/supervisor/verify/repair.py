@@ -25,12 +25,13 @@ class Repair:
     def __init__(
         self,
         verification: TableVerification,
+        target: Target,
         ledger: SnapshotLedger,
         source: str,
         log_id: str,
         say: Callable[[str], None],
     ) -> None:
-        self._verification, self._ledger = verification, ledger
+        self._verification, self._target, self._ledger = verification, target, ledger
         self._source, self._log_id, self._say = source, log_id, say
 
     def run(self, schema: TableSchema, *, soft: bool, patience_s: float) -> None:
@@ -77,7 +78,7 @@ class Repair:
 
     def _remove(self, found: Sequence[Difference], schema: TableSchema, *, soft: bool) -> None:
         """One statement that takes away these rows where they are still as they were compared."""
-        target = self._verification.target
+        target = self._target
         for attempt in range(TRIES if found else 0):
             try:
                 _delete(target, found, schema, soft=soft)

@@ -16,21 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import DataType
 
 from tailrace.capture.postgres import PostgresSource
 from tailrace.changelog.touched import Touched
 from tailrace.contracts import ChunkId, Extent, Staged
 from tailrace.errors import SinkError, TailraceError
 from tailrace.schema import TableSchema
-from tailrace.sinks.lake import LakeSink
-from tailrace.sinks.lake.evolve import wanted_types
-from tailrace.sinks.lake.target import Target
+from tailrace.sinks.tables import Mirror, Pin
 from tailrace.spark.chain import SinkChain
-from tailrace.spark.compare import GONE, Compared, Comparison, Difference, read_key
+from tailrace.spark.compare import Compared, Comparison, Difference, read_key
 from tailrace.spark.images import SourceRows, shape
 from tailrace.spark.snapshot import Outcome, Read, ReadHere, ReadInSpark, Task
-from tailrace.supervisor.verify.passage import Passage, Patience, Pin
+from tailrace.supervisor.verify.passage import Passage, Patience
 from tailrace.supervisor.verify.report import Shown, TableReport
 from tailrace.supervisor.verify.touches import TouchedKeys
 
@@ -54,6 +51,7 @@ class Moment:
     touches: Touched
 
     def close(self) -> None:
+        self.pin.close()
         for each in self.reads:
             Path(each.file).unlink(missing_ok=True)
 
@@ -65,8 +63,7 @@ class TableVerification:
         self,
         spark: SparkSession,
         source: PostgresSource,
-        sink: LakeSink,
-        target: Target,
+        mirror: Mirror,
         name: tuple[str, str],
         passage: Passage,
         touched: TouchedKeys,
@@ -77,7 +74,7 @@ class TableVerification:
         limit: int,
         on_rows: Callable[[TableReport], None],
     ) -> None:
-        self._spark, self._source, self._sink, self.target = spark, source, sink, target
+        self._spark, self._source, self._mirror = spark, source, mirror
         self._schema, self._table = name
         self._passage, self._touched, self._folder = passage, touched, folder
         self.report, self._limit, self._on_rows, self._chain = report, limit, on_rows, chain
@@ -117,11 +114,11 @@ class TableVerification:
             last = planned[-1]
 
     def _in_ranges(self) -> bool:
-        shape = self._passage.lake_past(self.target, self.report.table, 0).shape
-        if shape is None or shape.version is None:
+        pin = self._passage.mirror_past(self._mirror, 0)
+        pin.close()
+        if pin.types is None or pin.version is None:
             return False
-        types = {each.name: each.dataType for each in shape.schema.fields}
-        return Comparison(self.target.session, shape.version, types).orders_keys
+        return Comparison(self._mirror.session, pin.version, pin.types).orders_keys
 
     # -- one comparison ---------------------------------------------------------------------------------------
 
@@ -179,15 +176,18 @@ class TableVerification:
         return moment.comparison.source(moment.comparison.staged(files))
 
     def _lake_side(self, moment: Moment, extents: list[Extent] | None, keys: Sequence[str] | None) -> DataFrame:
-        comparison, rows = moment.comparison, moment.pin.rows
-        if rows is None:
-            nothing = ", ".join(f"`{name}` {each.simpleString()}" for name, each in self._wanted(moment).items())
-            return comparison.lake(self.target.session.createDataFrame([], nothing), soft=False)
+        comparison, pin = moment.comparison, moment.pin
+        if pin.types is None:
+            columns = self._mirror.types_of(self._shape(moment.reads[0]))
+            nothing = ", ".join(f"`{name}` {each.simpleString()}" for name, each in columns.items())
+            return comparison.lake(self._mirror.session.createDataFrame([], nothing))
+        parts = [Extent(keys=part) for part in _parts(keys)] if keys is not None else extents or []
+        rows = pin.rows(parts)
         if extents and (extents[0].low is not None or extents[-1].high is not None):
             if not comparison.orders_keys:
                 raise self._restless()
             rows = comparison.within(rows, extents[0], extents[-1])
-        side = comparison.lake(rows, soft=self._sink.soft_delete and GONE in rows.columns)
+        side = comparison.lake(rows)
         return side if keys is None else comparison.among(side, keys)
 
     # -- both sides at a moment -------------------------------------------------------------------------------
@@ -198,18 +198,16 @@ class TableVerification:
         while True:
             reads = self._read(extents)
             offset = self._passage.log_past([each.after for each in reads])
-            pin = self._passage.lake_past(self.target, self.report.table, offset)
-            if pin.shape is None or pin.shape.version is None or self._alike(reads, pin.shape.version):
-                types = {each.name: each.dataType for each in pin.rows.schema.fields} if pin.rows is not None else None
+            pin = self._passage.mirror_past(self._mirror, offset)
+            if pin.version is None or self._alike(reads, pin.version):
                 schema, rows = self._shape(reads[0]), SourceRows(self._chain, reads[0].schema)
-                comparison = Comparison(self.target.session, schema, types or wanted_types(schema, self._sink), rows)
+                types = pin.types if pin.types is not None else self._mirror.types_of(schema)
+                comparison = Comparison(self._mirror.session, schema, types, rows)
                 return Moment(tuple(reads), pin, comparison, self._touched.since(reads, pin.offset))
+            pin.close()
             for each in reads:
                 Path(each.file).unlink(missing_ok=True)
-            waiting.go_on((pin.shape.version.fingerprint, [each.schema.fingerprint for each in reads]))
-
-    def _wanted(self, moment: Moment) -> dict[str, DataType]:
-        return wanted_types(self._shape(moment.reads[0]), self._sink)
+            waiting.go_on((pin.version.fingerprint, [each.schema.fingerprint for each in reads]))
 
     def _shape(self, read: Staged) -> TableSchema:
         """What was read, as the lake has it."""

@@ -40,8 +40,8 @@ def verify(
     platform_config: Annotated[Path | None, typer.Option(help="The platform document.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare a source with the tables that its lake sinks keep, by content, while both live. Exit code 1 where they
-    differ."""
+    """Compare a source with the tables that its sinks keep equal to it, by content, while both live. Exit code 1 where
+    they differ."""
     with guard(as_json):
         from tailrace.spec import load_pipelines, load_platform
         from tailrace.supervisor.verify import Verification, VerifyOptions
