@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -86,10 +87,11 @@ class TestCompressedFileSink(SinkSuite):
     @pytest.fixture
     def received(self, sink: FileSink) -> Received:
         ending = {"gzip": "gz", "zstd": "zst"}[sink.compression or ""]
+        codec: Literal["gzip", "zstd"] = "gzip" if ending == "gz" else "zstd"
 
         def read() -> Iterator[str]:
             for file in files(sink.path, f"jsonl.{ending}"):
-                with pa.CompressedInputStream(pa.OSFile(str(file)), sink.compression) as content:
+                with pa.CompressedInputStream(pa.OSFile(str(file), "rb"), codec) as content:
                     yield from content.read().decode().split("\n")[:-1]
 
         return lambda: list(read())

@@ -108,7 +108,7 @@ class Bucket:
         """All parts of a file, without completing it."""
         where = {"Bucket": self.name, "Key": key}
         upload = self._client.create_multipart_upload(**where)["UploadId"]
-        tags = []
+        tags: list[str] = []
         with file.open("rb") as content:
             while part := content.read(_PART_BYTES):
                 answer = self._client.upload_part(**where, UploadId=upload, PartNumber=len(tags) + 1, Body=part)

@@ -198,7 +198,7 @@ class _StagedLines(_Staged):
         self._lines: Any = self._file
         if codec != "none":
             beneath = os.fdopen(os.dup(self._file.fileno()), "wb", buffering=0)  # closing the codec's closes it too
-            self._lines = pa.CompressedOutputStream(beneath, codec)
+            self._lines = pa.CompressedOutputStream(beneath, "gzip" if codec == "gzip" else "zstd")
 
     def append(self, rows: pa.RecordBatch) -> int:
         values: Any = rows.column("value").cast(pa.large_binary())

@@ -38,9 +38,8 @@ def _login(subject: Subject, sink: HttpSink) -> Check:
         return subject.ok("login", "not tried: each record has a URL of its own")
     try:
         with httpx.Client(verify=context_for(sink.tls), trust_env=False, timeout=PATIENCE_S) as client:
-            answer = client.options(
-                url, headers=httpx.Headers(sink.static_headers(), encoding="utf-8"), auth=sink.login()
-            )
+            headers = httpx.Headers(sink.static_headers(), encoding="utf-8")
+            answer = client.options(url, headers=headers, auth=sink.login() or httpx.USE_CLIENT_DEFAULT)
     except httpx.HTTPError as error:
         return subject.failed("login", trouble(error, f"OPTIONS {shown(url)}", sink.id))
     said = f"OPTIONS {shown(url)} answered {answer.status_code}"

@@ -22,7 +22,8 @@ def chunks(batch: pa.RecordBatch, most_rows: int) -> Iterator[pa.RecordBatch]:
     ops: Any = batch.column("op")
     alone = np.flatnonzero(pc.is_in(ops, value_set=pa.array(_ALONE)).to_numpy(zero_copy_only=False))
     full = np.arange(most_rows, batch.num_rows, most_rows)
-    sizes = pc.fill_null(pc.binary_length(batch.column("value")), 0).to_numpy(zero_copy_only=False)
+    values: Any = batch.column("value")
+    sizes = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
     large = np.flatnonzero(np.diff(np.cumsum(sizes, dtype=np.int64) // _CHUNK_BYTES)) + 1
     cuts = np.unique(np.concatenate([[0], alone, alone + 1, full, large, [batch.num_rows]])).astype(int).tolist()
     for first, last in itertools.pairwise(cuts):
@@ -39,7 +40,7 @@ def lanes(chunk: pa.RecordBatch, most: int) -> list[pa.RecordBatch]:
         tables: Any = [chunk.column(name) for name in ("schema", "table")]
         keys = pc.coalesce(keys, pc.binary_join_element_wise(*tables, "\x00"))
     lane = keys.dictionary_encode().indices.to_numpy() % most
-    return [chunk.take(pa.array(np.flatnonzero(lane == number))) for number in np.unique(lane)]
+    return [chunk.take(pa.array(np.flatnonzero(lane == number), pa.int64())) for number in np.unique(lane)]
 
 
 def key_name(chunk: pa.RecordBatch) -> str:

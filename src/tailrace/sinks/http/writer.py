@@ -106,7 +106,8 @@ class HttpWriter:
             kept.append(row)
         part = part if len(kept) == part.num_rows else part.take(pa.array(kept, pa.int64()))
         keys = part.column(key_name(part)).to_pylist()
-        sizes = pc.fill_null(pc.binary_length(part.column("value")), 0).to_pylist()
+        values: Any = part.column("value")
+        sizes = pc.fill_null(pc.binary_length(values), 0).to_pylist()
         for rows in grouped(places, keys, sizes, rows=self._most_rows, size=self.sink.batch_bytes):
             yield from isolated(_rows_of(part, rows), partial(self._send, places[rows[0]]))
 
@@ -161,7 +162,8 @@ class HttpWriter:
 
     def _attempt(self, place: Place, content: bytes, rows: pa.RecordBatch) -> SinkError | None:
         sink, where = self.sink, _place_of(rows, 0, rows.num_rows - 1)
-        told = sink.request_headers(content, rows.column("event_id").to_pylist(), int(time.time()))
+        ids: list[str] = rows.to_pydict()["event_id"]
+        told = sink.request_headers(content, ids, int(time.time()))
         headers = _merged(told, dict(place.headers))
         seconds = sink.request_timeout()
         timeout = httpx.Timeout(seconds, connect=sink.connect_timeout_secs)

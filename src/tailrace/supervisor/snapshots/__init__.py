@@ -22,7 +22,7 @@ from tailrace.capture.staging import left_behind, remove_others
 from tailrace.changelog import LogReader
 from tailrace.contracts import ChunkId, Extent, Staged
 from tailrace.control.ledger import Run, SnapshotLedger, TableRequest, TableRun
-from tailrace.errors import Action, SourceError, TailraceError, decide, located
+from tailrace.errors import Action, SourceError, TailraceError, decide, located, rebuilt
 from tailrace.failpoints import failpoint
 from tailrace.machine.space import full_disk
 from tailrace.spark.snapshot import Outcome, Read, ReadHere, ReadInSpark, Task, crashed
@@ -350,7 +350,7 @@ def _place(table: TableRun | ChunkId) -> Place:
 def _told(table: TableRun) -> TailraceError:
     """The error of a table that failed in an earlier process."""
     assert table.error is not None
-    return SourceError(**table.error)
+    return rebuilt(SourceError, table.error)
 
 
 def _wanted(mode: str, table: tuple[str, str], covered: set[tuple[str, str]], known: set[tuple[str, str]]) -> bool:
