@@ -31,8 +31,8 @@ def test_lines_of_all_tasks_are_in_the_order_of_the_log(capsys: pytest.CaptureFi
 def test_pretty_lines_show_time_op_table_and_row(capsys: pytest.CaptureFixture[str]) -> None:
     deliver(ConsoleSink(id="screen"), versions(0, keys=1, rounds=2))
     assert capsys.readouterr().out.splitlines() == [
-        '00:00:00.000000  c  public.orders  {"id": 0, "n": 0}',
-        '00:00:00.000000  u  public.orders  {"id": 0, "n": 1}',
+        '00:00:00.000000  c  public.orders  {"id": 0, "n": 0, "text": ""}',
+        '00:00:00.000000  u  public.orders  {"id": 0, "n": 1, "text": ""}',
     ]
 
 

@@ -49,6 +49,7 @@ def lines(path: Path) -> list[str]:
 
 class TestFileSink(SinkSuite):
     repeats = "absorbed"
+    notes_letters = True
 
     @pytest.fixture
     def sink(self, tmp_path: Path) -> FileSink:
@@ -61,6 +62,7 @@ class TestFileSink(SinkSuite):
 
 class TestParquetFileSink(SinkSuite):
     repeats = "absorbed"
+    notes_letters = True
 
     @pytest.fixture
     def sink(self, tmp_path: Path) -> FileSink:
@@ -79,6 +81,7 @@ class TestParquetFileSink(SinkSuite):
 
 class TestCompressedFileSink(SinkSuite):
     repeats = "absorbed"
+    notes_letters = True
 
     @pytest.fixture(params=["gzip", "zstd"])
     def sink(self, tmp_path: Path, request: pytest.FixtureRequest) -> FileSink:

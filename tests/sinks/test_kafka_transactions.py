@@ -50,6 +50,7 @@ def exact(broker: KafkaBroker, **options: Any) -> KafkaSink:
 
 class TestExactlyOnce(ServerSinkSuite):
     repeats = "absorbed"
+    notes_letters = True
     poison = "x" * 1_000_001
     large = (900_000,)
 

@@ -78,6 +78,7 @@ def lines(server: SeaweedServer, sink: S3Sink) -> list[str]:
 
 class TestS3Sink(SinkSuite):
     repeats = "absorbed"
+    notes_letters = True
 
     @pytest.fixture
     def sink(self, storage: SeaweedServer) -> S3Sink:

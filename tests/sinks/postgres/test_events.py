@@ -43,6 +43,7 @@ def sink(db: Database) -> PostgresEvents:
 
 class TestEvents(ServerSinkSuite):
     repeats = "absorbed"
+    notes_letters = True
     poison = "\0"
 
     @pytest.fixture

@@ -18,7 +18,7 @@ from tailrace.sinks.kafka.login import Login
 from tailrace.sinks.kafka.progress import Progress
 from tailrace.sinks.kafka.records import Records
 from tailrace.sinks.kafka.topics import Topics
-from tailrace.sinks.kafka.transaction import TransactionWriter
+from tailrace.sinks.kafka.transaction import LetterWriter, TransactionWriter
 from tailrace.sinks.kafka.writer import KafkaWriter
 
 Setting = bool | int | float | Secret
@@ -214,6 +214,9 @@ class KafkaSink(RecordSink):
     def mark(self, delivery: Delivery, log_id: str) -> int:
         return self._progress(delivery).mark(log_id) if self.exactly_once else 0
 
+    def replayed(self, delivery: Delivery, letters: tuple[str, ...]) -> frozenset[str]:
+        return self._progress(delivery).letters() & frozenset(letters) if self.exactly_once else frozenset()
+
     def open(self, delivery: Delivery, span: Span, task: int) -> KafkaWriter | TransactionWriter:
         cluster = self.cluster(delivery)
         records = Records(
@@ -223,8 +226,10 @@ class KafkaSink(RecordSink):
             key="key" if self.key is None else "record_key",
             headers=[(name, value.encode()) for name, value in self.headers.items()],
         )
-        if not self.exactly_once or span.letters:
+        if not self.exactly_once:
             return KafkaWriter(cluster, records)
+        if span.letters:
+            return LetterWriter(self._progress(delivery), records, span)
         return TransactionWriter(self._progress(delivery), records, span)
 
     def commit(self, delivery: Delivery, span: Span, receipts: list[str]) -> None:

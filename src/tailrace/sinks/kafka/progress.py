@@ -37,6 +37,8 @@ class Seen:
     offsets: dict[str, int] = field(default_factory=dict)
     kept: dict[str, tuple[int, frozenset[str]]] = field(default_factory=dict)
     """By log: where a batch begins, and those of its records that somebody keeps elsewhere."""
+    letters: frozenset[str] = frozenset()
+    """The ids of the dead letters that were delivered again last."""
 
     def aside(self, span: Span) -> frozenset[str]:
         """The span's records that need not be delivered."""
@@ -131,6 +133,15 @@ class Progress:
         value = {"run": self.run, "log": span.log_id, "offset": span.end}
         channel.put(self.topic, f"{self.owner}/{span.log_id}", json.dumps(value))
 
+    def put_letters(self, channel: Channel, span: Span, letters: list[str]) -> None:
+        """The dead letters that the open transaction delivers again."""
+        value = {"run": self.run, "log": span.log_id, "letters": letters}
+        channel.put(self.topic, f"{self.owner}/{span.log_id}/letters", json.dumps(value))
+
+    def letters(self) -> frozenset[str]:
+        """The ids of the dead letters that were delivered again last."""
+        return self._scan(OFFSET_BEGINNING).letters
+
     def fenced(self) -> SinkError:
         return SinkError(
             "sink.fenced",
@@ -177,6 +188,8 @@ class Progress:
         seen.run = value.get("run")
         if "offset" in value:
             seen.offsets[value["log"]] = value["offset"]
+        if "letters" in value:
+            seen.letters = frozenset(value["letters"])
         if "aside" in value:
             seen.kept[value["log"]] = value["start"], frozenset(value["aside"])
 

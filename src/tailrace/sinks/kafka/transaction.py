@@ -182,3 +182,39 @@ class TransactionWriter:
             if tidily:
                 with suppress(SinkError, Fenced):
                     abort(session.channel)
+
+
+@dataclass
+class LetterWriter(TransactionWriter):
+    """Delivers dead letters again, in a transaction that has their ids in it, so that a repeat finds them there. The
+    sink's offset stays where it is. Where records are refused, the rest is delivered without them."""
+
+    _letters: list[pa.RecordBatch] = field(default_factory=list)
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
+        self._letters = list(batches)
+        refused: list[Rejected] = []
+        while (written := super().write(iter(self._letters))).rejected:
+            refused += written.rejected
+            self._aside, self._rejected = frozenset(json.loads(written.receipt)), []
+        self._discard()  # the next batch begins with a look at where the sink is
+        return Written(rejected=tuple(refused))
+
+    def _begun(self) -> _Session:
+        self._discard()
+        session = _sessions[self._identity] = _Session(self.progress.open())
+        if self.progress.read().run != self.progress.run:
+            raise self.progress.fenced()
+        self._begin(session.channel)
+        return session
+
+    def _begin(self, channel: Channel) -> None:
+        begin(channel)
+        self.progress.put_letters(channel, self.span, self._delivered())
+
+    def _delivered(self) -> list[str]:
+        """The ids of the letters that this transaction brings."""
+        if not self._aside:
+            return list(self.span.letters)
+        left = [event for batch in self._letters for event in without(batch, self._aside)["event_id"].to_pylist()]
+        return [event for event in self.span.letters if event in left]

@@ -171,6 +171,9 @@ class PostgresEvents(PostgresSink, RecordSink):
     def mark(self, delivery: Delivery, log_id: str) -> int:
         return self._table(delivery).mark(log_id)
 
+    def replayed(self, delivery: Delivery, letters: tuple[str, ...]) -> frozenset[str]:
+        return self._table(delivery).present(letters)
+
     def open(self, delivery: Delivery, span: Span, task: int) -> EventWriter:
         from tailrace.sinks.postgres.events import EventWriter
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -38,6 +39,7 @@ COLUMNS = {
 }
 """Of the table, with the types that it is made with."""
 TOKEN = "_tailrace_token"
+_UUID = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE)
 _PRESENT = "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
 _UNIQUE = """
 SELECT FROM pg_index WHERE indrelid = to_regclass(%s) AND indisunique AND indisvalid AND indpred IS NULL
@@ -97,17 +99,34 @@ class EventTable:
             session.close()
 
     def commit(self, span: Span, receipts: Sequence[str]) -> None:
-        """Insert what was staged and move the mark, in one transaction. One that is there changes nothing."""
+        """Insert what was staged and move the mark, in one transaction. One that is there changes nothing. Dead letters
+        leave the mark where it is: each is in the table, or not, by its id."""
         staged = [Receipt(**json.loads(each)) for each in receipts if each]
         session = self.address.connect()
         try:
-            if (self.ledger.mark(session, span.log_id, lock=True) or 0) < span.end:
+            mark = self.ledger.mark(session, span.log_id, lock=True) or 0
+            if span.letters or mark < span.end:
                 self._insert(session, staged)
-                self.ledger.move(session, span.log_id, span.end)
+                self.ledger.move(session, span.log_id, mark if span.letters else span.end)
                 failpoint("postgres.events.before_commit")
                 session.commit()
         except psycopg.Error as error:
             raise self._failed(error) from None
+        finally:
+            session.close()
+
+    def present(self, events: Sequence[str]) -> frozenset[str]:
+        """Those of these event ids that are in the table."""
+        wanted = {str(uuid.UUID(each)): each for each in events if _UUID.fullmatch(each)}
+        if not wanted:
+            return frozenset()
+        session = self.address.connect()
+        try:
+            ids = sql.SQL(", ").join(map(sql.Literal, wanted))  # of whatever type the column is
+            here = sql.SQL("SELECT event_id::text FROM {} WHERE event_id IN ({})").format(self.name, ids)
+            return frozenset(wanted[str(uuid.UUID(event))] for (event,) in session.rows(here))
+        except psycopg.Error as error:
+            raise refused(error, f"cannot read {self.schema}.{self.table}", self.ledger.sink) from None
         finally:
             session.close()
 
