@@ -377,7 +377,9 @@ class TestIndices:
             write(sink, change(0, "c", 1, {"v": "a"}))
         assert failure.value.code == "sink.refused"
         assert "forgets deletes after 60 s" in failure.value.message
-        assert _states(sink)["deletes"] == "fail"
+        assert _states(sink)["deletes"] == "warn"
+        whole = sink.model_copy(update={"index": f"{sink.id}-orders"})
+        assert _states(whole)["deletes"] == "fail"
         deliver(sink.model_copy(update={"soft_delete": True}), change(0, "c", 1, {"v": "a"}))
         ask(opensearch, "PUT", f"/{sink.id}-orders/_settings", {"index.gc_deletes": "1h"})
         deliver(sink, change(1, "u", 1, {"v": "b"}))

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 
 from tailrace.testing import crash
@@ -18,13 +19,24 @@ from tailrace.testing.waiting import eventually
 from tests.sinks.search_documents import ask, documents, new_name
 from tests.whole import System
 
-ROWS = 200
-"""How many writes come between two kills, at most."""
+WRITES = 100
+"""How many documents are written between two kills, at most."""
+TRANSACTIONS = 60
+"""Of the source, before and after each kill."""
 SINK = """
 {{type: opensearch, config: {{
     id: search, urls: [URL], index: 'NAME-${{source.table}}', truncates: delete, batch_size: 50
 }}}}
 """
+
+
+class Writers(crash.Writers):
+    """Inserts, partial updates, key changes, deletes and truncates, as many as asked for."""
+
+    def commit(self, number: int, chance: random.Random) -> None:
+        with psycopg.connect(self._dsn) as connection:
+            for _ in range(number):
+                self._transaction(connection, chance)
 
 
 @pytest.mark.timeout(600)
@@ -33,16 +45,16 @@ def test_documents_are_the_rows_whoever_is_killed(system: Callable[..., System],
     print(f"search seed {seed}")
     chance = random.Random(seed)
     run = system(sinks=SINK.replace("URL", opensearch.url).replace("NAME", name))
-    writers = crash.Writers(run.db.dsn, seed, rows=150)
+    writers = Writers(run.db.dsn, seed, rows=150)
     run.start()
-    writers.start()
     for whom in ("driver", "both"):
-        gate = written(opensearch, name) + chance.randrange(1, ROWS)
+        writers.commit(TRANSACTIONS, chance)
+        gate = written(opensearch, name) + chance.randrange(1, WRITES)
         eventually(lambda gate=gate: written(opensearch, name) >= gate, 240, what=run.victim.output)  # type: ignore[misc]
         run.victim.kill(whom)
+        writers.commit(TRANSACTIONS, chance)
         if whom == "driver":
             run.victim.start()
-    writers.stop()
     run.catch_up(240)
     for table in writers.tables:
         truth = [json.loads(text) for (text,) in run.db.rows(f"SELECT to_json(t)::text FROM {table} t")]
@@ -54,7 +66,8 @@ def test_documents_are_the_rows_whoever_is_killed(system: Callable[..., System],
 def written(server: OpenSearchServer, name: str) -> int:
     """How many writes the indices took: progress that a kill cannot fake."""
     stats: Any = ask(server, "GET", f"/{name}-*/_stats/indexing?allow_no_indices=true")
-    return int(stats["_all"]["primaries"].get("indexing", {}).get("index_total", 0))
+    done = stats["_all"]["primaries"].get("indexing", {})
+    return int(done.get("index_total", 0)) + int(done.get("delete_total", 0))
 
 
 def name_of(row: dict[str, Any]) -> str:

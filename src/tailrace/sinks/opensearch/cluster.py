@@ -97,6 +97,16 @@ class Cluster:
             _FAILED_OVER[access.identity] += 1
         raise _refusal(answer, f"{method} {_shown(path)}", access.sink)
 
+    def make(self, index: str, body: Mapping[str, Any]) -> None:
+        """Make an index, or leave the one that somebody else made meanwhile."""
+        reply = self.ask("PUT", path_of(index), body, also=(HTTPStatus.BAD_REQUEST,))
+        if reply.status == HTTPStatus.BAD_REQUEST and "resource_already_exists" not in reply.text:
+            text, hint = (
+                f"the index {index} cannot be made: {reason_of(reply.text)}",
+                "see the sink's `mapping` and `settings`",
+            )
+            raise SinkError("sink.refused", text, hint=hint, where=self._access.sink)
+
 
 @contextmanager
 def connected(access: Access) -> Iterator[Cluster]:

@@ -40,7 +40,7 @@ class Action:
         """What stands for it in a request."""
         index, name = self.place
         what = "delete" if self.body is None else "index"
-        target = f'"_index":{_quoted(index)},"_id":{json.dumps(name, ensure_ascii=False)}'
+        target = f'"_index":{_quoted(index)},"_id":{_quoted(name)}'
         head = f'{{"{what}":{{{target},"version":{self.version},"version_type":"external"}}}}\n'
         return head if self.body is None else f"{head}{_in_one_line(self.body)}\n"
 
@@ -168,15 +168,20 @@ def name_of(key: str) -> str:
     """The id that a key gives: its only value as text, or all of them as a JSON array. What is no JSON object is an id
     by itself."""
     try:
-        values = json.loads(key)
+        values = json.loads(key, parse_float=_Spelled)
     except ValueError:
         return key
     if not isinstance(values, dict):
         return key
     found = list(values.values())
-    if len(found) == 1 and not isinstance(found[0], dict | list):
-        return found[0] if isinstance(found[0], str) else json.dumps(found[0])
-    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+    if len(found) == 1 and isinstance(found[0], str):
+        return str(found[0])
+    texts = [str(value) if isinstance(value, _Spelled) else _quoted(value) for value in found]
+    return texts[0] if len(texts) == 1 else f"[{','.join(texts)}]"
+
+
+class _Spelled(str):
+    """A number as it is spelled: two that differ never give one id."""
 
 
 def place_of(batch: pa.RecordBatch, row: int) -> str:
@@ -190,9 +195,8 @@ def _problem_of_index(name: str) -> str | None:
     return problem_of_index(name)
 
 
-@cache
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+def _quoted(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _tombstone(key: str | None) -> str:

@@ -94,16 +94,7 @@ def _make(cluster: Cluster, index: str, wanted: Wanted) -> None:
     if wanted.remembers_s:
         settings[_GC] = f"{int(wanted.remembers_s * 1000)}ms"
     body = {"settings": settings, **({"mappings": dict(wanted.mapping)} if wanted.mapping else {})}
-    reply = cluster.ask("PUT", path_of(index), body, also=(400,))
-    if reply.status == 400 and "resource_already_exists" not in reply.text:  # noqa: PLR2004
-        hint = "see what the server says about the sink's `mapping` and `settings`"
-        raise SinkError("sink.refused", f"the index {index} cannot be made: {_said(reply.text)}", hint=hint)
-
-
-def _said(text: str) -> str:
-    from tailrace.sinks.opensearch.cluster import reason_of
-
-    return reason_of(text)
+    cluster.make(index, body)
 
 
 def _forgetful(index: Index, wanted: Wanted, where: str) -> SinkError:

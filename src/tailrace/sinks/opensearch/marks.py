@@ -66,7 +66,7 @@ class Marks:
         settings = {"number_of_shards": 1, "auto_expand_replicas": "0-1", "hidden": True}
         body = {"settings": {"index": settings}, "mappings": {"dynamic": False}}
         if not self._cluster.ask("GET", path_of(self._index, "_settings"), also=(404,)).found:
-            self._cluster.ask("PUT", path_of(self._index), body, also=(400,))  # 400: somebody else was quicker
+            self._cluster.make(self._index, body)
 
     def read(self) -> Progress:
         """What is remembered; of a sink that never delivered nothing."""
