@@ -21,6 +21,7 @@ from tailrace.testing.servers import (
     KafkaBroker,
     KinesisServer,
     NatsServer,
+    OpenSearchServer,
     PostgresServer,
     RedisServer,
     SeaweedServer,
@@ -52,7 +53,7 @@ FIRST = (
 longer than one after another: the crash test goes beside `capture`, which has none."""
 
 
-HEAVY = frozenset({"spark", "kafka", "system", "tap", "driver"})
+HEAVY = frozenset({"spark", "kafka", "opensearch", "system", "tap", "driver"})
 """Fixtures that start a JVM, or processes of Tailrace itself."""
 NEWEST = 18
 """The version of PostgreSQL that `make quick` is content with."""
@@ -142,6 +143,13 @@ def endpoint() -> Iterator[HttpEndpoint]:
 @pytest.fixture(scope="session")
 def nats() -> Iterator[NatsServer]:
     with NatsServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def opensearch() -> Iterator[OpenSearchServer]:
+    """It takes requests of 30 MiB."""
+    with OpenSearchServer(http__max_content_length="30mb") as server:
         yield server
 
 

@@ -76,25 +76,20 @@ SINKS = Shelf(
     {
         "console": "tailrace.sinks.console:ConsoleSink",
         "delta": "tailrace.sinks.delta:DeltaSink",
+        "elasticsearch": "tailrace.sinks.opensearch:ElasticsearchSink",
         "file": "tailrace.sinks.file:FileSink",
         "http": "tailrace.sinks.http:HttpSink",
         "iceberg": "tailrace.sinks.iceberg:IcebergSink",
         "kafka": "tailrace.sinks.kafka:KafkaSink",
         "kinesis": "tailrace.sinks.kinesis:KinesisSink",
         "nats": "tailrace.sinks.nats:NatsSink",
+        "opensearch": "tailrace.sinks.opensearch:OpenSearchSink",
         "postgres": "tailrace.sinks.postgres:PostgresSink",
         "redis": "tailrace.sinks.redis:RedisSink",
         "s3": "tailrace.sinks.file.s3:S3Sink",
         "webhook": "tailrace.sinks.http:HttpSink",
     },
-    frozenset(
-        {
-            "clickhouse",
-            "elasticsearch",
-            "opensearch",
-        }
-        | {"pubsub"}
-    ),
+    frozenset({"clickhouse", "pubsub"}),
 )
 
 ENCODERS = Shelf(

@@ -17,7 +17,7 @@ from tailrace.config.template import Expansion
 from tailrace.config.values import parse_size, show_size
 from tools.reference.markdown import code
 
-PLAIN = {
+PLAIN: dict[Any, str] = {
     str: "text",
     bool: "`true` or `false`",
     int: "whole number",
@@ -26,6 +26,7 @@ PLAIN = {
     SecretStr: "secret text",
     Dsn: "connection string",
     timedelta: "duration",
+    Any: "any value",
 }
 
 

@@ -32,11 +32,13 @@ SOURCE: Mapping[str, Today] = {
 _RECORD_SINK: Today = {"encoding": ("json", {"type": "json"})}
 SINK: Mapping[str, Today] = {
     "console": _RECORD_SINK,
+    "elasticsearch": _RECORD_SINK,
     "file": _RECORD_SINK,
     "http": _RECORD_SINK,
     "kafka": _RECORD_SINK,
     "kinesis": _RECORD_SINK,
     "nats": _RECORD_SINK,
+    "opensearch": _RECORD_SINK,
     "postgres": _RECORD_SINK,
     "redis": _RECORD_SINK,
     "s3": _RECORD_SINK,

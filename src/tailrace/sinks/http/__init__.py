@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import httpx
 import pyarrow as pa
@@ -35,15 +35,8 @@ from tailrace.sinks.http.addresses import (
 from tailrace.sinks.http.bodies import Batching, Shape
 from tailrace.sinks.http.check import check_endpoint
 from tailrace.sinks.http.connection import HttpTls, context_for, reach
+from tailrace.sinks.http.logins import BasicAuth, BearerAuth, Sent
 from tailrace.sinks.http.writer import HttpWriter, Place
-
-
-def _plain_secret(secret: Secret) -> Secret:
-    problem = problem_of_header("authorization", secret.get_secret_value())
-    if problem or not secret.get_secret_value():
-        context = {"hint": "check the variable that it comes from: it may end with a line break, or be empty"}
-        raise PydanticCustomError("config.invalid_value", "not a secret that can be sent", context)
-    return secret
 
 
 def _url(url: HttpUrl) -> HttpUrl:
@@ -71,38 +64,6 @@ def _batching(value: object) -> object:
 
 
 _DELIVERED_BY = "tailrace"
-
-Sent = Annotated[Secret, AfterValidator(_plain_secret)]
-
-
-class BearerAuth(Model):
-    """A token, in `Authorization: Bearer`."""
-
-    type: Annotated[Literal["bearer"], Field(description="A token.")] = "bearer"
-    token: Annotated[Sent, Field(description="The token; never shown.")]
-
-    def login(self) -> httpx.Auth:
-        return _Bearer(self.token.get_secret_value())
-
-
-class BasicAuth(Model):
-    """User and password, in `Authorization: Basic`."""
-
-    type: Annotated[Literal["basic"], Field(description="User and password.")] = "basic"
-    username: Annotated[str, Field(pattern=r"^[^:\x00-\x1f]+$", description="The user.")]
-    password: Annotated[Sent, Field(description="The password; never shown.")]
-
-    def login(self) -> httpx.Auth:
-        return httpx.BasicAuth(self.username.encode(), self.password.get_secret_value().encode())
-
-
-class _Bearer(httpx.Auth):
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    def auth_flow(self, request: httpx.Request) -> Any:
-        request.headers["Authorization"] = f"Bearer {self._token}"
-        yield request
 
 
 class Signature(Model):

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.errors import SinkError
+from tailrace.sinks.pieces import Numbers
 from tailrace.sinks.redis.connection import Call
-from tailrace.sinks.redis.pieces import Numbers
 from tailrace.sinks.redis.scripts import ADD_ENTRIES
 from tailrace.sinks.redis.slots import beside
 from tailrace.sinks.redis.writer import Content, Group, place

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from tailrace.errors import SinkError
 from tailrace.json_members import split
+from tailrace.sinks.pieces import Numbers
 from tailrace.sinks.redis.connection import Call
 from tailrace.sinks.redis.entries import text_sizes, too_large, unroutable
-from tailrace.sinks.redis.pieces import Numbers
 from tailrace.sinks.redis.scripts import WRITE_KEYS
 from tailrace.sinks.redis.slots import slot_of, tag_of
 from tailrace.sinks.redis.writer import Content, Group, place

@@ -13,9 +13,9 @@ import pyarrow as pa
 from tailrace.config import MIB
 from tailrace.contracts import Rejected, Written
 from tailrace.errors import SinkError
+from tailrace.sinks.pieces import Numbers, pieces, whole_changes
 from tailrace.sinks.redis.address import Access
 from tailrace.sinks.redis.connection import Call, Servers, connected
-from tailrace.sinks.redis.pieces import Numbers, pieces, whole_changes
 from tailrace.sinks.redis.scripts import Script
 
 _PIECE_ROWS, _PIECE_BYTES = 512, MIB

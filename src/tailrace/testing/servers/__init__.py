@@ -15,6 +15,7 @@ from tailrace.testing.servers.kafka import KafkaBroker
 from tailrace.testing.servers.kafka_secure import SecureKafkaBroker
 from tailrace.testing.servers.kinesis import KinesisServer
 from tailrace.testing.servers.nats import NatsServer
+from tailrace.testing.servers.opensearch import OpenSearchServer
 from tailrace.testing.servers.postgres import PostgresServer
 from tailrace.testing.servers.postgres_standby import PostgresStandby
 from tailrace.testing.servers.redis import RedisServer
@@ -26,6 +27,7 @@ __all__ = [
     "KafkaBroker",
     "KinesisServer",
     "NatsServer",
+    "OpenSearchServer",
     "PostgresServer",
     "PostgresStandby",
     "RedisServer",

@@ -10,12 +10,14 @@ import sys
 from tailrace.testing.servers import PostgresServer
 from tailrace.testing.servers.kafka import fetch_kafka
 from tailrace.testing.servers.nats import nats_program
+from tailrace.testing.servers.opensearch import fetch_opensearch
 from tailrace.testing.servers.postgres_binaries import MAJORS, installation
 from tailrace.testing.servers.redis import redis_program
 
 
 def fetch() -> None:
     fetch_kafka()
+    fetch_opensearch()
     nats_program()
     redis_program()
     for major in MAJORS:

@@ -6,7 +6,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 from tailrace.errors import SetupError
 from tailrace.testing.servers.process import ServerProcess, free_port
@@ -21,6 +21,9 @@ class LocalServer(ABC):
     Without a `directory` the data live in a temporary one, removed by `close()` or with the object; with one
     they stay. A subclass says how to prepare, launch, recognise readiness and end.
     """
+
+    patience_s: ClassVar[float] = 60
+    """How long it may take to start."""
 
     def __init__(self, kind: str, directory: Path | None) -> None:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -125,5 +128,5 @@ class LocalServer(ABC):
 
     def _run(self, port: int) -> None:
         process = self._launch(port)
-        process.wait_until(lambda: self._ready(process, port))
+        process.wait_until(lambda: self._ready(process, port), seconds=self.patience_s)
         self._process = process
