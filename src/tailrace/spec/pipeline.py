@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol, cast
 
 from pydantic import (
     Field,
+    PrivateAttr,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -222,6 +223,18 @@ class Pipeline(Model):
     kind: Annotated[Literal["Pipeline"], Field(description="What this document is.")] = "Pipeline"
     metadata: Metadata
     spec: PipelineSpec
+
+    _file: str = PrivateAttr("PIPELINE.yaml")
+
+    @property
+    def file(self) -> str:
+        """Where it was read from, for what commands are named to people."""
+        return self._file
+
+    def read_from(self, file: str) -> Pipeline:
+        """Itself, now that it is known."""
+        self._file = file
+        return self
 
     @property
     def name(self) -> str:
