@@ -136,7 +136,7 @@ def start_query(
     desk = None
     if letters is not None and isinstance(sink, RecordSink):
         alone = hold.required and not hold.quorum
-        desk = LetterDesk(letters, sink.id, log_path, state_dir, required=alone)
+        desk = LetterDesk(letters, sink, delivery, log_path, state_dir, required=alone)
     kept = None if desk is None else desk.chain_letters(LogReader(log_path).log_id, processors)
     chain = SinkChain(tuple(processors), place, state_dir, kept)
     carrier: Carrier
