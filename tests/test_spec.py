@@ -245,6 +245,8 @@ class TestJournal:
             SHOP + "        on_error: dlq\n",
             SHOP + "  processors: [{type: python, inline: 'def process(event): return event', on_error: dlq}]\n",
             SHOP + "        on_error: dlq\n  journal: {dlq: {max_entries: 5}}\n",
+            SHOP + "    - {type: kafka, config: {id: bus, brokers: 'b:1', topic: t, dlq_topic: d}}\n",
+            SHOP + "    - {type: nats, config: {id: jets, url: 'nats://n', subject: s, dlq_subject: d}}\n",
         ],
     )
     def test_is_needed_for_letters(self, refused: Refused, text: str) -> None:

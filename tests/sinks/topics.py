@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -46,6 +47,12 @@ def messages(broker: KafkaBroker, name: str) -> list[Message]:
         return read
     finally:
         consumer.close()
+
+
+def headers(message: Message) -> dict[str, str]:
+    """Those of a record of which no name is there twice."""
+    found: Any = message.headers() or []
+    return {name: text.decode() for name, text in found}
 
 
 def values(broker: KafkaBroker, name: str) -> list[str]:

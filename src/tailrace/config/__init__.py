@@ -16,7 +16,7 @@ from tailrace.config.envelope import (
 from tailrace.config.libpq import Tls
 from tailrace.config.model import Model
 from tailrace.config.secret import Dsn, Secret, redact
-from tailrace.config.template import POSITION_FIELDS, Reference, Script, Template, parse_template
+from tailrace.config.template import POSITION_FIELDS, Reference, Script, Template, literal_of, parse_template
 from tailrace.config.values import GIB, KIB, MIB, ByteSize, Duration
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "Secret",
     "Template",
     "Tls",
+    "literal_of",
     "parse_template",
     "redact",
 ]

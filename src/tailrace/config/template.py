@@ -54,6 +54,15 @@ def parse_template(text: str) -> tuple[str | Reference, ...]:
     return _joined([*parts, text[at:]])
 
 
+def literal_of(text: str) -> str | None:
+    """What a template is for every change; None where it has holes."""
+    match parse_template(text):
+        case (str(literal),):
+            return literal
+        case _:
+            return None
+
+
 def _reference(match: re.Match[str]) -> Reference:
     hole = match["hole"]
     if not match["end"]:

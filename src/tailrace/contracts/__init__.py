@@ -14,6 +14,8 @@ import pyarrow as pa
 
 from tailrace.contracts.checking import Check as Check
 from tailrace.contracts.checking import Subject as Subject
+from tailrace.contracts.letter_topics import LetterRecord as LetterRecord
+from tailrace.contracts.letter_topics import LetterTemplate as LetterTemplate
 from tailrace.contracts.letters import OPEN as OPEN
 from tailrace.contracts.letters import Letter as Letter
 from tailrace.contracts.letters import LetterState as LetterState

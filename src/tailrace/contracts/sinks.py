@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, cast
 
@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 from tailrace.config import DebeziumEnvelope, Envelope, Model, NativeEnvelope
 from tailrace.contracts.checking import Check, Subject
 from tailrace.contracts.entries import ProcessorEntry
+from tailrace.contracts.letter_topics import LetterRecord
 from tailrace.contracts.letters import OnError
 from tailrace.contracts.processing import Processor
 from tailrace.errors import SinkError
@@ -308,6 +309,14 @@ class RecordSink(Sink):
         """Which of these dead letters, by their event ids, the sink's own commits have; none where it has no commits of
         its own. They are not delivered again after a crash."""
         return frozenset()
+
+    def publishes_letters(self) -> bool:
+        """Whether new dead letters go to a topic as well."""
+        return False
+
+    def publish_letters(self, delivery: Delivery, letters: Sequence[LetterRecord]) -> None:
+        """On the driver, once the journal has them and before the batch commits: return when the topic has each. After
+        a crash or a failure they come again. Raises what makes the batch wait or the sink stop."""
 
     @abstractmethod
     def open(self, delivery: Delivery, span: Span, task: int) -> Writer:

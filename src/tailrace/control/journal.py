@@ -159,6 +159,16 @@ class Journal:
             self._insert(connection, list(fresh.values()), now)
             self._make_room(connection)
 
+    def tries(self, letters: Sequence[Letter]) -> dict[tuple[str, str], tuple[int, int]]:
+        """How often each of these was tried, and when first, by sink and event id; of those that are there."""
+        found: dict[tuple[str, str], tuple[int, int]] = {}
+        with self.store.transaction() as connection:
+            for some in _pieces([each.event_id for each in letters]):
+                query = sa.select(_AT.sink, _AT.event_id, _AT.attempts, _AT.first_us)
+                rows = connection.execute(query.where(self._mine, _AT.event_id.in_(some)))
+                found |= {(sink, event): (attempts, first) for sink, event, attempts, first in rows}
+        return found
+
     def refuse_when_full(self) -> None:
         """Raise `dlq.full` where a batch must not begin, because its letters might find no room."""
         if self.bounds.overflow != "block":

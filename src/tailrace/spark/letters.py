@@ -7,6 +7,7 @@ that comes again writes them again, and the journal knows each letter by its eve
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +20,17 @@ import pyarrow.compute as pc
 
 from tailrace.change import CHANGES, event_id
 from tailrace.changelog import Holds, Owner
-from tailrace.contracts import Failed, Letter, OnError, Processor, RecordSink, Rejected, Span
+from tailrace.contracts import (
+    Delivery,
+    Failed,
+    Letter,
+    LetterRecord,
+    OnError,
+    Processor,
+    RecordSink,
+    Rejected,
+    Span,
+)
 from tailrace.contracts.letters import packed
 from tailrace.control.journal import Journal
 from tailrace.errors import SinkError
@@ -273,8 +284,18 @@ def of_letter(part: str, letter: Letter, processors: Sequence[str]) -> bool:
 class LetterDesk:
     """In the driver: brings the letters of one sink's batches into the journal."""
 
-    def __init__(self, keeping: LetterKeeping, sink: str, log_path: Path, state: Path, *, required: bool) -> None:
-        self.journal, self.sink, self.log_path = keeping.journal, sink, log_path
+    def __init__(
+        self,
+        keeping: LetterKeeping,
+        sink: RecordSink,
+        delivery: Delivery,
+        log_path: Path,
+        state: Path,
+        *,
+        required: bool,
+    ) -> None:
+        self.journal, self.sink, self.log_path = keeping.journal, sink.id, log_path
+        self._sink, self._delivery = sink, delivery
         self.files = LetterFiles(state / "letters")
         self.held = state / "held.json" if keeping.hold_key else None
         self.max_event_bytes = keeping.max_event_bytes
@@ -292,13 +313,28 @@ class LetterDesk:
         return self.files.found()
 
     def keep(self, letters: Sequence[Letter], log_id: str) -> None:
-        """Durable when it returns, and held in the log where only that has all of a change."""
+        """Durable when it returns, and held in the log where only that has all of a change; then in the sink's topic
+        for them, too. Raises what publishing raises."""
         if not letters:
             return
         self.journal.put(letters)
         if any(each.needs_log for each in letters):
             hold_log(self.journal, self.sink, log_id, self.log_path, required=self._required)
         failpoint("dlq.letters.durable")
+        if self._sink.publishes_letters():
+            self._sink.publish_letters(self._delivery, self._records(letters))
+            failpoint("dlq.letters.published")
+
+    def keep_left(self, span: Span) -> None:
+        """The letters of a span that the sink committed in its task, where the driver died before it kept them."""
+        left = [each for each in self.found() if each.log_id == span.log_id and span.start <= each.seq < span.end]
+        self.keep(left, span.log_id)
+
+    def _records(self, letters: Sequence[Letter]) -> list[LetterRecord]:
+        """The letters as a topic gets them. One that the journal's bound let go at once is a first try."""
+        tries, now = self.journal.tries(letters), int(time.time() * 1e6)
+        who = (self._delivery.pipeline, self._delivery.tenant)
+        return [LetterRecord(each, *who, *tries.get((each.sink, each.event_id), (1, now))) for each in letters]
 
     def chain_letters(self, log_id: str, processors: Sequence[Processor]) -> ChainLetters:
         """For tasks."""

@@ -125,6 +125,9 @@ def start_query(
     than `deadline_s` is given up.
     """
     make_directory(state_dir)
+    checkpoint = Checkpoint(state_dir / "checkpoint")
+    checkpoint.cut_torn_tail()
+    _place(LogReader(log_path), sink.id, checkpoint)  # before the target is asked, whose outage would hide it
     hold = hold or Hold(sink.required)
     flow = Flow(batch or Batch(), sharding or Sharding())
     wanted = sink.tasks() if isinstance(sink, RecordSink) else None
@@ -133,7 +136,7 @@ def start_query(
     desk = None
     if letters is not None and isinstance(sink, RecordSink):
         alone = hold.required and not hold.quorum
-        desk = LetterDesk(letters, sink.id, log_path, state_dir, required=alone)
+        desk = LetterDesk(letters, sink, delivery, log_path, state_dir, required=alone)
     kept = None if desk is None else desk.chain_letters(LogReader(log_path).log_id, processors)
     chain = SinkChain(tuple(processors), place, state_dir, kept)
     carrier: Carrier
@@ -167,8 +170,6 @@ def start_query(
         )
     else:
         raise TypeError(f"{type(sink).__name__} is neither a RecordSink nor a TableSink")
-    checkpoint = Checkpoint(state_dir / "checkpoint")
-    checkpoint.cut_torn_tail()
     start, began = _starting_point(log_path, sink.id, carrier, checkpoint, state_dir)
     query = Query(
         sink,
@@ -378,11 +379,9 @@ def _starting_point(
     """(where the next batch begins, where batch 0 began)."""
     log = LogReader(log_path)
     remembered = state_dir / "initial.json"
-    newest = checkpoint.newest()
-    if newest is not None:
-        if newest.log != log.log_id:
-            raise replaced(str(log_path))
-        return newest.offset, Began.load(remembered)
+    place = _place(log, sink, checkpoint)
+    if place is not None:
+        return place, Began.load(remembered)
     mark = carrier.mark(log.log_id)
     if 0 < mark < log.earliest:
         raise _expired(mark, log.earliest, sink)
@@ -390,6 +389,18 @@ def _starting_point(
     checkpoint.clear()
     began.save(remembered)
     return began.offset, began
+
+
+def _place(log: LogReader, sink: str, checkpoint: Checkpoint) -> int | None:
+    """Where the sink goes on in this log, by its checkpoint. Raises where the log cannot be read from there."""
+    newest = checkpoint.newest()
+    if newest is None:
+        return None
+    if newest.log != log.log_id:
+        raise replaced(str(log.storage.root))
+    if newest.offset < log.earliest:
+        raise _expired(newest.offset, log.earliest, sink)
+    return newest.offset
 
 
 def _as_error(failure: BaseException, where: str) -> TailraceError:

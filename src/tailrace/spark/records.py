@@ -23,6 +23,7 @@ from tailrace.changelog import LogReader
 from tailrace.contracts import Delivery, Letter, Provenance, RecordSink, Span
 from tailrace.control.journal import KeptLetter
 from tailrace.errors import SparkError
+from tailrace.failpoints import failpoint
 from tailrace.passage import find, unpack
 from tailrace.render.envelopes import key_column, value_column
 from tailrace.render.rendering import Rendering
@@ -94,6 +95,8 @@ class RecordCarrier(Carrier):
     def carry(self, frame: DataFrame, span: Span) -> dict[int, Count]:
         mark = self.mark(span.log_id)
         if mark >= span.end:
+            if self._desk is not None:
+                self._desk.keep_left(span)
             return {}
         _wait_for(lambda: nobody_writes(self._writing))
         if mark > span.start:  # what a sink calls the span must not stand before what it has
@@ -160,6 +163,7 @@ class RecordCarrier(Carrier):
             )
         refused = told.refused.total() + len(of_chain)
         self._breaker.look(refused, refused + delivered, (told.reasons + of_chain)[:SHOWN])
+        failpoint("dlq.letters.found")
         if self._desk is not None:
             self._desk.keep(letters, span.log_id)
         if self._task.refusals.on_error == "skip":

@@ -30,7 +30,9 @@ def open_rerun(
 ) -> RecordCarrier:
     """For `RecordCarrier.rows_of`. No query of the sink may run."""
     make_directory(state_dir)
-    desk = LetterDesk(letters, sink.id, log_path, state_dir, required=sink.required)
+    desk = LetterDesk(
+        letters, sink, delivery, log_path, state_dir / "replay", required=sink.required
+    )  # a batch has its own
     place = Place(delivery.pipeline, delivery.tenant, provenance.connector, {})
     chain = SinkChain(tuple(processors), place, state_dir, desk.chain_letters(LogReader(log_path).log_id, processors))
     if chain:

@@ -41,7 +41,7 @@ def load_platform(path: str | Path | None, environ: Mapping[str, str] = os.envir
 def _load_pipeline(path: Path, environ: Mapping[str, str]) -> tuple[Document, Pipeline]:
     document, unfilled = expand(read_document(path), Pipeline, environ)
     document, planned = set_aside(document, Pipeline)
-    return document, build(document, Pipeline, [*unfilled, *planned])
+    return document, build(document, Pipeline, [*unfilled, *planned]).read_from(str(path))
 
 
 def _conflicts(loaded: list[tuple[Document, Pipeline]]) -> list[Problem]:

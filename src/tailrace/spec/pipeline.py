@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol, cast
 
 from pydantic import (
     Field,
+    PrivateAttr,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -223,6 +224,18 @@ class Pipeline(Model):
     metadata: Metadata
     spec: PipelineSpec
 
+    _file: str = PrivateAttr("PIPELINE.yaml")
+
+    @property
+    def file(self) -> str:
+        """Where it was read from, for what commands are named to people."""
+        return self._file
+
+    def read_from(self, file: str) -> Pipeline:
+        """Itself, now that it is known."""
+        self._file = file
+        return self
+
     @property
     def name(self) -> str:
         return self.metadata.name
@@ -304,6 +317,10 @@ def _refuse_letters_without_a_place(sink: Sink, chain: tuple[Processor, ...], jo
         raise PydanticCustomError("config.no_letters", message, context)
     if isinstance(sink, RecordSink) and sink.on_error == "dlq":
         makers.append(f"'{sink.id}'")
+    if isinstance(sink, RecordSink) and sink.publishes_letters() and not journal.enabled:
+        context = {"sink": sink.id, "hint": "add `journal: {enabled: true}` to the spec, or leave the topic out"}
+        message = "'{sink}' has a topic for dead letters, but there is no journal"
+        raise PydanticCustomError("config.no_letters", message, context)
     if makers and not journal.enabled:
         context = {"who": makers[0], "hint": "add `journal: {enabled: true}` to the spec, or use fail or skip"}
         raise PydanticCustomError("config.no_letters", "{who} has on_error: dlq, but there is no journal", context)

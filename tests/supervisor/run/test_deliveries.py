@@ -3,7 +3,9 @@ that is not known."""
 
 from __future__ import annotations
 
+import json
 import resource
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tailrace.capture.postgres.provenance import PROVENANCE
+from tailrace.changelog import Bounds, LogReader, Retention
 from tailrace.contracts import SinkRetry
 from tailrace.errors import RETRYABLE, SinkError
 from tailrace.sinks.file import FileSink
@@ -86,6 +89,61 @@ def test_attempts_may_be_numbered(tmp_path: Path) -> None:
         assert (runner.status(0).state, runner.failure) == ("waiting", None)
     runner._handle(away)
     assert (runner.status(0).state, runner.failure) == ("failed", away)
+
+
+class Waits(threading.Event):
+    """Waits at once, and remembers for how long it should have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.seconds.append(timeout or 0)
+        return False
+
+
+def test_an_outage_of_a_day_is_a_wait_and_not_an_end(tmp_path: Path) -> None:
+    (tmp_path / "feed.yaml").write_text(DOCUMENT.format(folder=tmp_path))
+    [pipeline] = load_pipelines([tmp_path / "feed.yaml"])
+    [sink] = pipeline.sinks
+    no_spark: Any = None
+    platform = Platform(data_dir=tmp_path / "data")
+    runner = SinkRunner(no_spark, pipeline, "file", sink, platform, PROVENANCE)
+    runner._halt = waits = Waits()
+    away = SinkError("sink.unavailable", "nobody answers", hint="start the server")
+    while sum(waits.seconds) < 24 * 3600:
+        runner._handle(away)
+        status = runner.status(7)
+        assert (status.state, status.error, runner.failure) == ("waiting", away.as_dict(), None)
+    longest = platform.retry.max.total_seconds() * (1 + platform.retry.jitter)
+    assert max(waits.seconds) <= longest, "it is there again soon after its server"
+    assert waits.seconds[0] < max(waits.seconds)
+
+
+def test_a_place_that_the_log_no_longer_has_is_known_before_anybody_is_asked(tmp_path: Path) -> None:
+    """Neither Spark nor the target is there: no wait for them would bring back what is gone."""
+    document = tmp_path / "the feed.yaml"
+    document.write_text(DOCUMENT.format(folder=tmp_path))
+    [pipeline] = load_pipelines([document])
+    [sink] = pipeline.sinks
+    layout = Layout(tmp_path / "data")
+    shop = Shop(layout.log("shop"), segment_bytes=1500, manifest_bytes=900)
+    log = LogReader(shop.path).log_id
+    for _ in range(20):
+        shop.commit(2)
+    for folder, text in (("offsets", json.dumps({"log": log, "offset": 2})), ("commits", "{}")):
+        file = layout.sink(pipeline.name, sink.id) / "checkpoint" / folder / "0"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"v1\n{text}")
+    Retention(shop.path).enforce(Bounds(max_bytes=0))
+    no_spark: Any = None
+    runner = SinkRunner(no_spark, pipeline, "file", sink, Platform(data_dir=layout.root), PROVENANCE)
+    runner.run()
+    status = runner.status(40)
+    assert (status.state, status.error and status.error["code"]) == ("expired", "log.expired")
+    assert runner.failure is not None and runner.failure.code == "log.expired"
+    assert runner.failure.hint.endswith(f"read the tables anew: tailrace snapshot '{document}'")
 
 
 def test_a_full_disk_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, ClassVar, Self
 
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from tailrace.config import Model, Secret, Template, parse_template
-from tailrace.contracts import Check, Delivery, RecordSink, Span, Subject
+from tailrace.config import Model, Secret, Template, literal_of
+from tailrace.contracts import Check, Delivery, LetterRecord, LetterTemplate, RecordSink, Span, Subject
 from tailrace.errors import SinkError
 from tailrace.sinks.kafka.check import check_cluster
 from tailrace.sinks.kafka.cluster import Cluster, Settings
+from tailrace.sinks.kafka.letters import LetterTopic
 from tailrace.sinks.kafka.login import Login
 from tailrace.sinks.kafka.progress import Progress
 from tailrace.sinks.kafka.records import Records
@@ -103,7 +105,8 @@ class KafkaSink(RecordSink):
 
     A record that the cluster or its client refuses (too large, without a key in a compacted topic), and a change
     whose `topic` cannot be filled, are `sink.rejected` and `sink.unroutable`. They keep no other back; with
-    `exactly_once` nothing of their batch is visible before they are kept elsewhere.
+    `exactly_once` nothing of their batch is visible before they are kept elsewhere. `dlq_topic` gets them too, at least
+    once, also with `exactly_once`.
 
     TLS and SASL are librdkafka's settings, in `client_conf`: `security.protocol`, `ssl.ca.location`,
     `sasl.mechanism`, `sasl.username`, `sasl.password` and so on. No text in `client_conf` is ever shown. Tokens
@@ -144,6 +147,14 @@ class KafkaSink(RecordSink):
             "`_tailrace_progress.<pipeline>.<sink>`, made like other topics.",
         ),
     ] = None
+    dlq_topic: Annotated[
+        LetterTemplate | None,
+        Field(
+            description="The topic that gets each new dead letter too, with headers that say why; needs `journal`. "
+            "Absent: none does.",
+            examples=["shop.${source.table}.dlq"],
+        ),
+    ] = None
     send_timeout_secs: Annotated[
         float,
         Field(
@@ -177,6 +188,8 @@ class KafkaSink(RecordSink):
             raise _refused("`transaction.timeout.ms` is for `exactly_once: true`", "remove it")
         if self.oauth is not None and "sasl.mechanism" in self.client_conf:
             raise _refused("`oauth` chooses the SASL mechanism itself", "remove it from `client_conf`")
+        if self.dlq_topic in ("", self.topic):
+            raise _refused("`dlq_topic` is a topic of its own", f"use another one, such as {self.topic}.dlq")
         return self
 
     def columns(self) -> tuple[str, ...]:
@@ -194,11 +207,7 @@ class KafkaSink(RecordSink):
 
     def static_topic(self) -> str | None:
         """The topic, where every record goes to the same one."""
-        match parse_template(self.topic):
-            case (str(name),):
-                return name
-            case _:
-                return None
+        return literal_of(self.topic)
 
     def check(self, subject: Subject, delivery: Delivery) -> Iterator[Check]:
         yield from check_cluster(subject, self, delivery)
@@ -206,7 +215,8 @@ class KafkaSink(RecordSink):
     def prepare(self, delivery: Delivery) -> None:
         name, cluster = self.static_topic(), self.cluster(delivery)
         cluster.producer()  # librdkafka checks its settings
-        self._topics(cluster).ensure([] if name is None else [name])
+        letters = None if self.dlq_topic is None else literal_of(self.dlq_topic)
+        self._topics(cluster).ensure([each for each in (name, letters) if each is not None])
         if self.exactly_once:
             self._progress_topic(cluster).ensure([self.progress_name(delivery)])
             self._progress(delivery).claim()
@@ -247,6 +257,20 @@ class KafkaSink(RecordSink):
             hint="nothing: the batch is delivered without them",
             where=self.id,
         )
+
+    def publishes_letters(self) -> bool:
+        return self.dlq_topic is not None
+
+    def publish_letters(self, delivery: Delivery, letters: Sequence[LetterRecord]) -> None:
+        assert self.dlq_topic is not None
+        cluster = self.cluster(delivery)
+        settings = {name: value for name, value in cluster.settings.items() if not name.startswith("transaction")}
+        topics = self._topics(replace(cluster, settings=settings))
+        LetterTopic(topics, self.dlq_topic, self._destination).publish(letters)
+
+    def _destination(self, letter: LetterRecord) -> str | None:
+        """The topic that the letter's record was for."""
+        return letter.row.get("topic") or self.static_topic()
 
     def cluster(self, delivery: Delivery) -> Cluster:
         return Cluster(self.id, self.settings(delivery), self.oauth, self.send_timeout_secs, delivery.ending)

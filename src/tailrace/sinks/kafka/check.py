@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tailrace.config import literal_of
 from tailrace.contracts import Check, Delivery, Subject
 from tailrace.errors import TailraceError
 from tailrace.sinks.kafka.topics import Topics
@@ -26,17 +27,19 @@ def check_cluster(subject: Subject, sink: KafkaSink, delivery: Delivery) -> Iter
         yield subject.skipped("topic", "the brokers do not answer")
         return
     yield subject.ok("brokers", ", ".join(f"{one.host}:{one.port}" for one in found.brokers.values()))
-    yield _topic(subject, sink, set(found.topics))
+    yield _topic(subject, sink, "topic", sink.topic, set(found.topics))
+    if sink.dlq_topic is not None:
+        yield _topic(subject, sink, "dlq_topic", sink.dlq_topic, set(found.topics))
     if sink.exactly_once:
         yield _named(subject, sink, "progress", sink.progress_name(delivery), set(found.topics))
 
 
-def _topic(subject: Subject, sink: KafkaSink, known: set[str]) -> Check:
-    name = sink.static_topic()
+def _topic(subject: Subject, sink: KafkaSink, what: str, template: str, known: set[str]) -> Check:
+    name = literal_of(template)
     if name is None:
         made = sink.create_topics is not None
-        return subject.ok("topic", f"{sink.topic}, {'' if made else 'not '}created when missing")
-    return _named(subject, sink, "topic", name, known)
+        return subject.ok(what, f"{template}, {'' if made else 'not '}created when missing")
+    return _named(subject, sink, what, name, known)
 
 
 def _named(subject: Subject, sink: KafkaSink, what: str, name: str, known: set[str]) -> Check:

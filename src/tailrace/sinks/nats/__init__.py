@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -11,9 +12,10 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from tailrace.config import ByteSize, Dsn, Duration, Model, Secret, Template
-from tailrace.contracts import Check, Delivery, RecordSink, Span, Subject
+from tailrace.contracts import Check, Delivery, LetterRecord, LetterTemplate, RecordSink, Span, Subject
 from tailrace.sinks.nats.check import check_server
 from tailrace.sinks.nats.connection import Access, TlsFiles, ask
+from tailrace.sinks.nats.letters import LetterSubject
 from tailrace.sinks.nats.streams import RETRY_S, NewStream, Streams
 from tailrace.sinks.nats.subjects import SubjectTemplate, checked_template, subject_template
 from tailrace.sinks.nats.writer import NatsWriter
@@ -120,6 +122,15 @@ class NatsSink(RecordSink):
     create_stream: Annotated[
         CreateStream | None, Field(description="How `stream` is made if it is missing; absent: it is not.")
     ] = None
+    dlq_subject: Annotated[
+        LetterTemplate | None,
+        AfterValidator(lambda text: text if text is None else checked_template(text)),
+        Field(
+            description="The subject that gets each new dead letter too, with headers that say why. It needs `journal` "
+            "and a stream that takes it: with `create_stream` that is `STREAM_DLQ`, made like it. Absent: none does.",
+            examples=["dlq.orders.${source.table}"],
+        ),
+    ] = None
     send_timeout_secs: Annotated[
         float, Field(gt=0, description="Seconds without an acknowledgement after which the batch is tried again.")
     ] = 5
@@ -145,6 +156,10 @@ class NatsSink(RecordSink):
             raise _contradiction("`username` and `password` go together", "give both, or neither")
         if self.create_stream is not None and self.stream is None:
             raise _contradiction("`create_stream` needs the name of the stream", "add `stream`")
+        if self.dlq_subject == self.subject:
+            raise _contradiction(
+                "`dlq_subject` is a subject of its own", f"use another one, such as dlq.{self.subject}"
+            )
         return self
 
     def columns(self) -> tuple[str, ...]:
@@ -161,7 +176,9 @@ class NatsSink(RecordSink):
         yield from check_server(subject, self, delivery)
 
     def prepare(self, delivery: Delivery) -> None:
-        ask(self.access(delivery), self.streams().ensure, delivery.ending)
+        for streams in (self.streams(), self.letter_streams()):
+            if streams is not None:
+                ask(self.access(delivery), streams.ensure, delivery.ending)
 
     def warnings(self, delivery: Delivery) -> tuple[str, ...]:
         found = ask(self.access(delivery), self.streams().look, delivery.ending)
@@ -177,6 +194,21 @@ class NatsSink(RecordSink):
             seconds=self.batch_timeout_secs,
             ending=delivery.ending,
         )
+
+    def publishes_letters(self) -> bool:
+        return self.dlq_subject is not None
+
+    def publish_letters(self, delivery: Delivery, letters: Sequence[LetterRecord]) -> None:
+        assert self.dlq_subject is not None
+        subject = LetterSubject(self.id, self.dlq_subject, self._destination, self.send_timeout_secs)
+        ask(self.access(delivery), lambda client: subject.publish(client, letters), delivery.ending)
+
+    def _destination(self, letter: LetterRecord) -> str | None:
+        """The subject that the letter's record was for."""
+        row, subject = letter.row, self._subject()
+        known = subject.static is not None or subject.holes().keys() <= row.keys()
+        said: str | None = row.get("subject")
+        return said or (subject.filled(row) if known else None)
 
     def access(self, delivery: Delivery) -> Access:
         """Servers and login, secrets in the clear."""
@@ -200,6 +232,15 @@ class NatsSink(RecordSink):
     def streams(self) -> Streams:
         """What it wants of the server's streams."""
         return Streams(self.id, self._subject(), self.stream, _new_stream(self.create_stream))
+
+    def letter_streams(self) -> Streams | None:
+        """What it wants of them for dead letters."""
+        if self.dlq_subject is None:
+            return None
+        make = _new_stream(self.create_stream)
+        name = None if make is None else f"{self.stream}_DLQ"
+        template = subject_template(self.dlq_subject)
+        return Streams(self.id, template, name, None if make is None else replace(make, subjects=()))
 
     def repeat_s(self) -> float:
         """Seconds after which a batch that failed comes again at the latest, unless something is down for longer."""

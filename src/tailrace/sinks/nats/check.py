@@ -17,18 +17,20 @@ from tailrace.sinks.nats.window import take_hint
 if TYPE_CHECKING:
     from tailrace.sinks.nats import NatsSink
 
+Found = StreamConfig | TailraceError | None
+"""A stream, or what came instead."""
+
 
 def check_server(subject: Subject, sink: NatsSink, delivery: Delivery) -> Iterator[Check]:
     """Whether a server lets the sink in, and its stream is there or will be."""
-    streams = sink.streams()
+    wanted = {"stream": sink.streams()}
+    if (letters := sink.letter_streams()) is not None:
+        wanted["dlq stream"] = letters
 
-    async def look(client: Client) -> tuple[str, StreamConfig | TailraceError | None]:
-        try:
-            found: StreamConfig | TailraceError | None = await streams.look(client)
-        except TailraceError as error:
-            found = error
+    async def look(client: Client) -> tuple[str, dict[str, Found]]:
         version = client.connected_server_version
-        return f"{version.major}.{version.minor}.{version.patch}", found
+        there = {what: await _found(streams, client) for what, streams in wanted.items()}
+        return f"{version.major}.{version.minor}.{version.patch}", there
 
     try:
         version, found = ask(sink.access(delivery), look)
@@ -37,24 +39,30 @@ def check_server(subject: Subject, sink: NatsSink, delivery: Delivery) -> Iterat
         yield subject.skipped("stream", "the server does not answer")
         return
     yield subject.ok("server", f"NATS {version}")
-    yield from _stream(subject, sink, streams, found)
+    for what, streams in wanted.items():
+        yield from _stream(subject, sink, what, streams, found[what])
 
 
-def _stream(
-    subject: Subject, sink: NatsSink, streams: Streams, found: StreamConfig | TailraceError | None
-) -> Iterator[Check]:
+async def _found(streams: Streams, client: Client) -> Found:
+    try:
+        return await streams.look(client)
+    except TailraceError as error:
+        return error
+
+
+def _stream(subject: Subject, sink: NatsSink, what: str, streams: Streams, found: Found) -> Iterator[Check]:
     if isinstance(found, TailraceError):
-        yield subject.failed("stream", found)
-    elif found is None and sink.create_stream is not None:
-        yield subject.ok("stream", f"{sink.stream} will be created")
+        yield subject.failed(what, found)
+    elif found is None and streams.new is not None:
+        yield subject.ok(what, f"{streams.stream} will be created")
     elif found is None:
-        wanted = take_hint(sink.stream, streams.subject.pattern)
+        wanted = take_hint(streams.stream, streams.subject.pattern)
         yield subject.fail(
-            "stream", f"{sink.stream or 'no stream for the subject'} does not exist", f"make it: {wanted}"
+            what, f"{streams.stream or 'no stream for the subject'} does not exist", f"make it: {wanted}"
         )
     elif problem := streams.problem(found):
-        yield subject.fail("stream", problem, f"`nats stream edit {found.name}`, or name another stream or subject")
+        yield subject.fail(what, problem, f"`nats stream edit {found.name}`, or name another stream or subject")
     else:
-        yield subject.ok("stream", f"{found.name} takes {', '.join(found.subjects or [])}")
+        yield subject.ok(what, f"{found.name} takes {', '.join(found.subjects or [])}")
         for warning in streams.warnings(found, sink.repeat_s()):
             yield subject.warn("duplicate_window", warning, "make the stream's duplicate_window longer")

@@ -20,7 +20,8 @@ from tailrace.sinks.nats.connection import PASSING, nats_error, refused, unavail
 _MOST = 1024
 _MOST_BYTES = 8 * 1024 * 1024
 
-_TOO_LARGE = 10054
+TOO_LARGE = 10054
+"""What a stream says of a message that is larger than its bound."""
 _OTHER_STREAM = 10060
 
 
@@ -199,7 +200,7 @@ class Window:
 
     def _error(self, record: Record, error: dict[str, Any]) -> SinkError:
         text, status, number = str(error.get("description")), error.get("code"), error.get("err_code")
-        if number == _TOO_LARGE:
+        if number == TOO_LARGE:
             hint = "raise the stream's max_msg_size, or leave large columns out"
             return SinkError("sink.rejected", f"the stream refuses it: {text}", hint=hint, where=record.where)
         if number == _OTHER_STREAM:

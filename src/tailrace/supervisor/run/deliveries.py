@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
 import uuid
@@ -10,7 +11,7 @@ from dataclasses import asdict, replace
 from pyspark.sql import SparkSession
 
 from tailrace.contracts import Delivery, Provenance, RecordSink, Sink
-from tailrace.errors import Action, SparkError, TailraceError, decide
+from tailrace.errors import Action, SparkError, TailraceError, decide, rebuilt
 from tailrace.machine.space import full_disk
 from tailrace.sinks.tables import Care
 from tailrace.spark.letters import LetterKeeping
@@ -22,7 +23,7 @@ from tailrace.supervisor.run.backlog import Backlog
 from tailrace.supervisor.run.care import tended
 from tailrace.supervisor.run.letters import ReplayDesk
 from tailrace.supervisor.run.missed import Missed, look_back
-from tailrace.supervisor.status import DebtStatus, DropStatus, SinkState, SinkStatus, SkipStatus, TableStatus
+from tailrace.supervisor.status import OVER, DebtStatus, DropStatus, SinkState, SinkStatus, SkipStatus, TableStatus
 
 WATCH_S = 0.2
 DRAIN_S = 120.0
@@ -69,7 +70,7 @@ class SinkRunner(threading.Thread):
     @property
     def failure(self) -> TailraceError | None:
         """Why it stopped for good."""
-        return self._error if self._state == "failed" else None
+        return self._error if self._state in OVER else None
 
     def run(self) -> None:
         while not self._halt.is_set():
@@ -80,7 +81,7 @@ class SinkRunner(threading.Thread):
             except Exception as error:
                 text = f"{type(error).__name__}: {error}"
                 self._handle(full_disk(error) or SparkError("spark.internal", text, hint="please report it"))
-            if self._state == "failed":
+            if self.failure is not None:
                 return
         self._state = "stopped"
 
@@ -200,6 +201,9 @@ class SinkRunner(threading.Thread):
 
     def _handle(self, error: TailraceError) -> None:
         self._error = error
+        if error.code == "log.expired":
+            self._state, self._error = "expired", self._with_way_out(error)
+            return
         attempts = self.sink.retry.max_attempts
         last = attempts is not None and self._backoff.tries + 1 >= attempts
         if last or decide(error) is not Action.RETRY:
@@ -207,6 +211,12 @@ class SinkRunner(threading.Thread):
             return
         self._state = "waiting"
         self._halt.wait(pause_s(self._backoff.next(), error))
+
+    def _with_way_out(self, error: TailraceError) -> TailraceError:
+        """What the log has dropped, the source still has."""
+        command = f"tailrace snapshot {shlex.quote(self._document.file)}"
+        hint = f"give the sink another id and start again, then read the tables anew: {command}"
+        return rebuilt(type(error), {**error.as_dict(), "hint": hint})
 
 
 def pause_s(back_off: float, error: TailraceError) -> float:

@@ -13,6 +13,7 @@ from tailrace.surfaces.cli.dlq import dlq
 from tailrace.surfaces.cli.doctor import doctor
 from tailrace.surfaces.cli.lakehouse import lakehouse
 from tailrace.surfaces.cli.log import log
+from tailrace.surfaces.cli.new import new
 from tailrace.surfaces.cli.run import run
 from tailrace.surfaces.cli.schema import schema
 from tailrace.surfaces.cli.schemas import schemas
@@ -36,6 +37,7 @@ app.add_typer(log, name="log")
 app.add_typer(schemas, name="schemas")
 app.add_typer(lakehouse, name="lakehouse")
 app.add_typer(dlq, name="dlq")
+app.add_typer(new, name="new")
 
 
 def main() -> None:

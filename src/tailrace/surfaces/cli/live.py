@@ -33,7 +33,14 @@ LINES_S = 5.0
 JSON_S = 1.0
 UNKNOWN = "unknown"
 
-_COLORS = {"running": "green", "waiting": "yellow", "blocked": "yellow", "silent": "red", "failed": "red"}
+_COLORS = {
+    "running": "green",
+    "waiting": "yellow",
+    "blocked": "yellow",
+    "silent": "red",
+    "expired": "red",
+    "failed": "red",
+}
 _OLD_S = 5.0
 """A tap tells every half second how it is; what it told is shown with its age from here on."""
 _MINUTE = 60
