@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -23,7 +24,6 @@ from benchmarks.pipeline import DRAIN_S, create_topic, open_consumer, records
 from benchmarks.report import Bar, Measurement
 from benchmarks.stage import Stage
 from benchmarks.waiting import say, until
-from tailrace import jvm
 from tailrace.errors import SetupError
 from tailrace.testing.crash import Victim
 from tailrace.testing.servers import KafkaBroker, NatsServer, RedisServer
@@ -34,7 +34,7 @@ SHARE = 10
 DOCUMENT = Path(__file__).with_name("fan_out.yaml")
 SLOT = "tailrace_orders"
 STREAM, TOPIC, NATS_STREAM = "orders:cache", "orders.cdc", "ORDERS"
-ROWS_PER_TRANSACTION = 50
+WARM_UP, ROWS_PER_TRANSACTION = 2_000, 50
 THERE, AWAY = "kafka, the others there", "kafka, the others away"
 POLL_S = 0.05
 TABLES = (
@@ -42,7 +42,7 @@ TABLES = (
     "CREATE TABLE shop.orders (id bigint PRIMARY KEY, total bigint, status text, note text)",
     "CREATE TABLE shop.order_items (id bigint PRIMARY KEY, order_id bigint)",
 )
-INSERT = "INSERT INTO shop.orders SELECT n, n % 2000, 'new', md5(n::text) FROM generate_series(%s::bigint, %s) n"
+INSERT = "INSERT INTO shop.orders SELECT n, n %% 2000, 'new', md5(n::text) FROM generate_series(%s::bigint, %s) n"
 
 
 def fanout(stage: Stage, rows: int, passes: int) -> tuple[list[Measurement], list[Bar]]:
@@ -69,15 +69,18 @@ class FanOut:
         self._run = Victim([self._document()], platform, data, "orders")
 
     def start(self) -> None:
-        """Until all three have got small and large batches."""
+        """Until all three have got a few batches."""
         self._run.start()
         until(lambda: self._alive() and self._run.tap_pid() is not None, "the pipeline's tap streams")
-        self._write(jvm.FEW)
+        self._write(WARM_UP)
         self._all_there()
 
     def stop(self) -> None:
         self._topic.close()
-        self._run.terminate(DRAIN_S)
+        try:
+            self._run.terminate(DRAIN_S)
+        except subprocess.TimeoutExpired:
+            self._run.kill("both")
 
     def both(self, rows: int, *, away_first: bool) -> list[Measurement]:
         pair = [self._pass(rows, away=away) for away in (away_first, not away_first)]
@@ -148,8 +151,8 @@ def _running(stage: Stage, kafka: KafkaBroker, redis: RedisServer, bus: NatsServ
     create_topic(kafka, TOPIC)
     asyncio.run(_add_stream(bus))
     run = FanOut(stage, kafka, redis, bus)
-    run.start()
     try:
+        run.start()
         yield run
     finally:
         run.stop()
