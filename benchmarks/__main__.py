@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from rich.console import Console
 
+from benchmarks.fanout import fanout
 from benchmarks.freshness import freshness
 from benchmarks.kafka import kafka
 from benchmarks.lake import FORMATS, lake
@@ -24,9 +25,10 @@ from benchmarks.memory import memory
 from benchmarks.mirror import mirror
 from benchmarks.pipeline import open_pipeline
 from benchmarks.profile import Profiler
-from benchmarks.report import Report
+from benchmarks.report import Bar, Measurement, Report
+from benchmarks.sinks import sinks
 from benchmarks.snapshot import snapshot
-from benchmarks.stage import Table, open_stage
+from benchmarks.stage import Stage, Table, open_stage
 from benchmarks.steps import debezium, javascript
 from benchmarks.throughput import CHAIN, Throughput
 from benchmarks.trickle import trickle
@@ -35,8 +37,27 @@ from tailrace.errors import TailraceError
 from tailrace.testing.servers import KafkaBroker
 
 SHORT = ("tap", "road", "latency", "idle", "snapshot", "debezium", "javascript")
-LONG = ("chain", "kafka", "trickle", "load", "memory", "lake", "mirror", "freshness")
+LONG = ("chain", "kafka", "trickle", "load", "memory", "lake", "mirror", "freshness", "sinks", "fanout")
 NAMES = (*SHORT, *LONG)
+Found = tuple[Iterable[Measurement], Iterable[Bar]]
+ON_A_STAGE: dict[str, Callable[[Stage, argparse.Namespace, Profiler], Found]] = {
+    "snapshot": lambda stage, given, _: snapshot(stage, given.rows, given.passes),
+    "trickle": lambda stage, given, _: trickle(stage, given.seconds, given.warm_up),
+    "debezium": lambda stage, given, _: debezium(stage, given.rows, given.passes),
+    "javascript": lambda stage, given, _: javascript(stage, given.rows, given.passes),
+    "load": lambda stage, given, profiler: load(stage, given.rows, given.passes, given.formats, profiler),
+    "memory": lambda stage, given, _: memory(stage, given.rows),
+    "mirror": lambda stage, given, _: mirror(stage, given.rows, given.passes),
+    "freshness": lambda stage, given, _: (freshness(stage, given.formats, given.seconds, given.warm_up), ()),
+    "fanout": lambda stage, given, _: fanout(stage, given.rows, given.passes),
+}
+"""Each has a PostgreSQL of its own."""
+WITHOUT_A_SOURCE: dict[str, Callable[[Path, argparse.Namespace], Found]] = {
+    "kafka": lambda folder, given: kafka(folder, given.rows, given.passes),
+    "lake": lambda folder, given: lake(folder, given.rows, given.passes, tuple(given.formats)),
+    "sinks": lambda folder, given: sinks(folder, given.rows, given.passes),
+}
+"""Each begins with a log."""
 ON_THE_STREAM = {"tap", "road", "chain", "latency", "idle"}
 NEED_PIPELINE = {"road", "chain", "latency", "idle"}
 WIDTH = 180
@@ -64,34 +85,13 @@ def _run(names: set[str], options: argparse.Namespace, folder: Path) -> Report:
     profiler = Profiler(folder, options.profile)
     if names & ON_THE_STREAM:
         _run_on_standard_table(names, options, folder, report, profiler)
-    if "snapshot" in names:
-        with open_stage(folder) as stage:
-            report.add(*snapshot(stage, options.rows, options.passes))
-    if "trickle" in names:
-        with open_stage(folder) as stage:
-            report.add(*trickle(stage, options.seconds, options.warm_up))
-    if "debezium" in names:
-        with open_stage(folder) as stage:
-            report.add(*debezium(stage, options.rows, options.passes))
-    if "javascript" in names:
-        with open_stage(folder) as stage:
-            report.add(*javascript(stage, options.rows, options.passes))
-    if "load" in names:
-        with open_stage(folder) as stage:
-            report.add(*load(stage, options.rows, options.passes, options.formats, profiler))
-    if "memory" in names:
-        with open_stage(folder) as stage:
-            report.add(*memory(stage, options.rows))
-    if "kafka" in names:
-        report.add(*kafka(folder, options.rows, options.passes))
-    if "lake" in names:
-        report.add(*lake(folder, options.rows, options.passes, tuple(options.formats)))
-    if "mirror" in names:
-        with open_stage(folder) as stage:
-            report.add(*mirror(stage, options.rows, options.passes))
-    if "freshness" in names:
-        with open_stage(folder) as stage:
-            report.add(freshness(stage, options.formats, options.seconds, options.warm_up), ())
+    for name, measured in ON_A_STAGE.items():
+        if name in names:
+            with open_stage(folder) as stage:
+                report.add(*measured(stage, options, profiler))
+    for name, measure in WITHOUT_A_SOURCE.items():
+        if name in names:
+            report.add(*measure(folder, options))
     report.profiles = profiler.shares
     return report
 

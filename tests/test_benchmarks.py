@@ -176,3 +176,21 @@ def test_the_mirror_is_measured_against_statements_by_hand(tmp_path: Path) -> No
     counted = [(each["name"], each["rows"]) for each in results["measurements"]]
     assert sorted(counted) == sorted((side, 2000) for side in ("mirror", "mirror by hand") for _ in range(2))
     assert [bar["name"] for bar in results["bars"]] == ["mirror / by hand"]
+
+
+@pytest.mark.soak
+def test_sinks_are_measured_beside_loops_of_clients(tmp_path: Path) -> None:
+    results = bench(tmp_path, "sinks", "--rows", "5000", "--passes", "2")
+    sides = [f"{name}{side}" for name in ("redis streams", "nats", "http batches") for side in ("", ", client loop")]
+    counted = [(each["name"], each["rows"]) for each in results["measurements"]]
+    assert sorted(counted) == sorted((side, 1000) for side in sides for _ in range(2))
+    assert results["bars"] == []
+
+
+@pytest.mark.soak
+def test_a_fan_out_is_measured_with_two_servers_away(tmp_path: Path) -> None:
+    results = bench(tmp_path, "fanout", "--rows", "20000", "--passes", "2")
+    counted = [(each["name"], each["rows"]) for each in results["measurements"]]
+    there, away = (("kafka, the others there", 2000), ("kafka, the others away", 2000))
+    assert counted == [there, away, away, there]
+    assert [bar["name"] for bar in results["bars"]] == ["kafka, the others away / there"]

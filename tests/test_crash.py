@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -36,10 +35,6 @@ CHAIN = """
 """Some rows are dropped, a column has another name, and some rows have a second one, with the negative id."""
 
 
-def seeds() -> list[int]:
-    return [int.from_bytes(os.urandom(4), "big") for _ in range(int(os.environ.get("TAILRACE_SOAK_SEEDS", "1")))]
-
-
 @pytest.fixture
 def place(tmp_path: Path, kafka: KafkaBroker) -> Iterator[tuple[PostgresServer, crash.Victim]]:
     with PostgresServer(18) as server:
@@ -68,11 +63,11 @@ spec:
 
 @pytest.mark.timeout(1200)
 def test_ten_kills(place: tuple[PostgresServer, crash.Victim], kafka: KafkaBroker, tmp_path: Path) -> None:
-    run_seed(seeds()[0], KILLS, *place, kafka, tmp_path)
+    run_seed(crash.seeds()[0], KILLS, *place, kafka, tmp_path)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", seeds())
+@pytest.mark.parametrize("seed", crash.seeds())
 def test_many_kills(seed: int, place: tuple[PostgresServer, crash.Victim], kafka: KafkaBroker, tmp_path: Path) -> None:
     run_seed(seed, 2 * KILLS, *place, kafka, tmp_path)
 

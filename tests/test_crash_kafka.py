@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from tailrace.change import event_id
-from tailrace.changelog import LogReader, read_slice
 from tailrace.testing import crash
 from tailrace.testing.servers import KafkaBroker, PostgresServer
 from tailrace.testing.waiting import eventually
+from tests.capture.running import Database
+from tests.events import check_events
 from tests.sinks.topics import messages, topic
-from tests.test_crash import catch_up, seeds
+from tests.test_crash import catch_up
 
 KILLS, SOAK_KILLS = 5, 50
 WHOM = ("workers", "driver", "workers", "both", "driver")
@@ -31,13 +30,15 @@ def name() -> str:
 
 
 @pytest.fixture
-def place(tmp_path: Path, kafka: KafkaBroker, name: str) -> Iterator[tuple[PostgresServer, crash.Victim]]:
-    with PostgresServer(18) as server:
+def place(
+    postgres: PostgresServer, tmp_path: Path, kafka: KafkaBroker, name: str
+) -> Iterator[tuple[Database, crash.Victim]]:
+    with Database(postgres) as db:
         (tmp_path / "pipeline.yaml").write_text(
             f"""
 metadata: {{name: {name}}}
 spec:
-  source: {{type: postgres, config: {{id: crash, dsn: "{server.dsn()}", tables: [public.*]}}}}
+  source: {{type: postgres, config: {{id: crash, dsn: "{db.dsn}", tables: [public.*]}}}}
   batch: {{max_events: 2000, latency: 100ms}}
   sinks:
     - type: kafka
@@ -49,27 +50,25 @@ spec:
             f"{{data_dir: {tmp_path}/data, spark: {crash.QUICK_SPARK}, retry: {{initial: 100ms, max: 1s}}}}"
         )
         victim = crash.Victim([tmp_path / "pipeline.yaml"], platform, tmp_path / "data", "crash")
-        yield server, victim
+        yield db, victim
         if victim.process is not None and victim.process.poll() is None:
             victim.kill("both")
 
 
 @pytest.mark.timeout(600)
-def test_five_kills(place: tuple[PostgresServer, crash.Victim], kafka: KafkaBroker, name: str) -> None:
-    run_seed(seeds()[0], KILLS, *place, kafka, name)
+def test_five_kills(place: tuple[Database, crash.Victim], kafka: KafkaBroker, name: str) -> None:
+    run_seed(crash.seeds()[0], KILLS, *place, kafka, name)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", seeds())
-def test_fifty_kills(seed: int, place: tuple[PostgresServer, crash.Victim], kafka: KafkaBroker, name: str) -> None:
+@pytest.mark.parametrize("seed", crash.seeds())
+def test_fifty_kills(seed: int, place: tuple[Database, crash.Victim], kafka: KafkaBroker, name: str) -> None:
     run_seed(seed, SOAK_KILLS, *place, kafka, name)
 
 
-def run_seed(
-    seed: int, kills: int, server: PostgresServer, victim: crash.Victim, kafka: KafkaBroker, name: str
-) -> None:
+def run_seed(seed: int, kills: int, db: Database, victim: crash.Victim, kafka: KafkaBroker, name: str) -> None:
     print(f"crash seed {seed}")
-    workload = crash.CrashWorkload(server.dsn(), seed)
+    workload = crash.CrashWorkload(db.dsn, seed)
     victim.start()
     eventually(victim.tap_pid, 60, what=victim.output)  # rows from before the slot are a snapshot's
     workload.start()
@@ -80,11 +79,11 @@ def run_seed(
     victim.kill("both")
     print(f"killed {killed}, {workload.transactions} transactions")
     catch_up(victim)
-    compare(server, victim, kafka, name)
+    compare(db, victim, kafka, name)
 
     shutil.rmtree(victim.data_dir / "pipelines")
     catch_up(victim)
-    compare(server, victim, kafka, name)
+    compare(db, victim, kafka, name)
 
 
 def committed(kafka: KafkaBroker, name: str) -> Iterator[int]:
@@ -98,23 +97,10 @@ def committed(kafka: KafkaBroker, name: str) -> Iterator[int]:
         yield sum(consumer.get_watermark_offsets(TopicPartition(name, part), timeout=10)[1] for part in parts)
 
 
-def compare(server: PostgresServer, victim: crash.Victim, kafka: KafkaBroker, name: str) -> None:
+def compare(db: Database, victim: crash.Victim, kafka: KafkaBroker, name: str) -> None:
     """Every change of the log is there, and none twice; the rows that they make are the source's."""
     read = sorted(messages(kafka, name), key=lambda message: (message.partition(), message.offset()))
     records: list[dict[str, Any]] = [json.loads(message.value() or b"") for message in read]
-    delivered = Counter(record["event_id"] for record in records)
-    wanted = Counter(events(LogReader(victim.data_dir / "logs" / "crash")))
-    assert len(wanted) > 500
-    assert sorted(wanted - delivered) == [], "lost"
-    assert sorted(delivered - wanted) == [], "repeated"
+    assert check_events(victim.data_dir / "logs" / "crash", records) > 500
     assert crash.check_order(records) == 0
-    assert crash.fold(records) == crash.source_rows(server.dsn())
-
-
-def events(log: LogReader) -> Iterator[str]:
-    """The ids of all changes in the log."""
-    assert log.earliest == 0
-    for piece in log.slices(0, log.end, 1):
-        for batch in read_slice(piece):
-            columns = (batch.column(name).to_pylist() for name in ("source", "position", "tx_ordinal"))
-            yield from (event_id(*each) for each in zip(*columns, strict=True))
+    assert crash.fold(records) == crash.source_rows(db.dsn)

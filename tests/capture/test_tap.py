@@ -195,6 +195,17 @@ def test_at_the_bound_it_pauses_for_a_required_sink(shop: Database, tap: Start) 
     eventually(lambda: '{"id":0}' in [row["key"] for row in logged(blocked.path)])
 
 
+def test_the_log_outgrows_its_bound_by_little(shop: Database, tap: Start) -> None:
+    """However fast it grows: each segment is a reason to look."""
+    running = tap(shop, retention_bytes=2 << 20, memory_bytes=2 << 20)
+    running.until("running")
+    Subscribers(running.path).report("shop/slow", 0, required=True)
+    noise = "(SELECT string_agg(md5(n::text || random()), '') FROM generate_series(1, 3000) n)"
+    shop.run(*[f"SELECT pg_logical_emit_message(true, 'noise', {noise})"] * 100)
+    running.until("blocked")
+    assert sum(file.stat().st_size for file in running.path.rglob("*.seg")) < 4 << 20
+
+
 class Workload:
     """Transactions of one to forty rows over three tables from a thread, until told to stop; survives restarts."""
 

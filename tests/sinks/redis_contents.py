@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 from redis import Redis
@@ -11,6 +13,7 @@ from tailrace.sinks.redis import RedisSink
 from tailrace.testing.servers import RedisServer
 
 NOBODY = "redis://127.0.0.1:1"
+PAGE = 5_000
 
 
 def new_name() -> str:
@@ -34,3 +37,18 @@ def entries(server: RedisServer, stream: str) -> list[dict[str, str]]:
 
 def records(server: RedisServer, stream: str) -> list[str]:
     return [entry["df-event"] for entry in entries(server, stream)]
+
+
+def events_of(server: RedisServer, stream: str) -> Iterator[dict[str, Any]]:
+    """The events of a stream, however long it is."""
+    with client_of(server) as client:
+        start = "-"
+        while True:
+            page: Any = client.xrange(stream, min=start, count=PAGE)
+            for _, fields in page:
+                event = json.loads(fields["df-event"])
+                assert fields["event_id"] == event["event_id"]
+                yield event
+            if len(page) < PAGE:
+                return
+            start = f"({page[-1][0]}"

@@ -181,6 +181,19 @@ def test_a_compacted_topic_refuses_what_has_no_key_and_nothing_else(kafka: Kafka
     assert [json.loads(value)["n"] for value in values(kafka, name)] == [0, 1, 3, 4]
 
 
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_values_of_one_and_ten_megabytes(exactly_once: bool, kafka: KafkaBroker) -> None:
+    """Where topic and client are told to take them: by default Kafka takes a megabyte."""
+    name = make_topic(kafka, max_message_bytes="12000000")
+    conf = {"message.max.bytes": 12_000_000, "compression.type": "none"}
+    where = {"id": name, "brokers": kafka.bootstrap, "topic": name}
+    sink = KafkaSink.from_document({**where, "exactly_once": exactly_once, "client_conf": conf})
+    changes = [Change(n, n, n, text=text * 1_000_000) for n, text in enumerate(("x", "0123456789"))]
+    sink.prepare(DELIVERY)
+    deliver(sink, changes, tasks=1)
+    assert values(kafka, name) == [change.value for change in changes]
+
+
 @pytest.mark.slow
 def test_a_broker_that_dies_in_the_middle_is_a_wait_and_nothing_arrives_late() -> None:
     with KafkaBroker() as broker:

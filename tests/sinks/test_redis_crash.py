@@ -2,83 +2,75 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import shutil
-from collections import Counter
 from collections.abc import Generator, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tailrace.testing import crash
 from tailrace.testing.servers import PostgresServer, RedisServer
 from tailrace.testing.waiting import eventually
-from tests.sinks.redis_contents import client_of
+from tests.capture.running import Database
+from tests.events import check_events
+from tests.sinks.redis_contents import client_of, events_of
+from tests.test_crash import catch_up
 
-KILLS = 5
+KILLS, SOAK_KILLS = 5, 50
 STREAMS = [f"crash:{table}" for table in crash.TABLES]
-PAGE = 5_000
-
-
-def seeds() -> list[int]:
-    return [int.from_bytes(os.urandom(4), "big") for _ in range(int(os.environ.get("TAILRACE_SOAK_SEEDS", "1")))]
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[tuple[PostgresServer, RedisServer, crash.Victim]]:
-    with PostgresServer(18) as server, RedisServer() as target:
+def place(postgres: PostgresServer, tmp_path: Path) -> Iterator[tuple[Database, RedisServer, crash.Victim]]:
+    with Database(postgres) as db, RedisServer() as target:
         pipeline, platform = tmp_path / "pipeline.yaml", tmp_path / "platform.yaml"
         pipeline.write_text(
             f"""
 metadata: {{name: crash, tenant: acme}}
 spec:
-  source: {{type: postgres, config: {{id: crash, dsn: "{server.dsn()}", tables: [public.*]}}}}
+  source: {{type: postgres, config: {{id: crash, dsn: "{db.dsn}", tables: [public.*]}}}}
   batch: {{max_events: 4000}}
   sinks:
-    - {{type: file, config: {{id: files, path: {tmp_path}/files, roll: {{every: 500ms}}}}}}
     - {{type: redis, config: {{id: redis, uri: "{target.uri}", stream: "crash:${{source.table}}"}}}}
 """
         )
         spark = f"spark: {crash.QUICK_SPARK}"
         platform.write_text(f"{{data_dir: {tmp_path}/data, {spark}, retry: {{initial: 100ms, max: 2s}}}}")
         victim = crash.Victim([pipeline], platform, tmp_path / "data", "crash")
-        yield server, target, victim
+        yield db, target, victim
         if victim.process is not None and victim.process.poll() is None:
             victim.kill("both")
 
 
 @pytest.mark.timeout(600)
-def test_five_kills(place: tuple[PostgresServer, RedisServer, crash.Victim], tmp_path: Path) -> None:
-    run_seed(seeds()[0], KILLS, *place, tmp_path)
+def test_five_kills(place: tuple[Database, RedisServer, crash.Victim]) -> None:
+    run_seed(crash.seeds()[0], KILLS, *place)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", seeds())
-def test_fifty_kills(seed: int, place: tuple[PostgresServer, RedisServer, crash.Victim], tmp_path: Path) -> None:
-    run_seed(seed, 10 * KILLS, *place, tmp_path)
+@pytest.mark.parametrize("seed", crash.seeds())
+def test_fifty_kills(seed: int, place: tuple[Database, RedisServer, crash.Victim]) -> None:
+    run_seed(seed, SOAK_KILLS, *place)
 
 
-def run_seed(
-    seed: int, kills: int, server: PostgresServer, target: RedisServer, victim: crash.Victim, tmp_path: Path
-) -> None:
+def run_seed(seed: int, kills: int, db: Database, target: RedisServer, victim: crash.Victim) -> None:
     print(f"crash seed {seed}")
-    workload = crash.CrashWorkload(server.dsn(), seed)
+    workload = crash.CrashWorkload(db.dsn, seed)
     victim.start()
     eventually(victim.tap_pid, 60, what=victim.output)  # rows from before the slot are a snapshot's
     workload.start()
-    crash.kill_at_random(victim, entries(target), kills, random.Random(seed))
+    killed = crash.kill_at_random(victim, entries(target), kills, random.Random(seed), crash.EVERYBODY)
     kill_in_full_flow(target, victim)
     workload.stop()
     victim.kill("both")
+    print(f"killed {killed}, {workload.transactions} transactions")
     catch_up(victim)
-    compare(server, target, tmp_path)
+    compare(db, target, victim)
     shutil.rmtree(victim.data_dir / "pipelines")
     catch_up(victim)
-    compare(server, target, tmp_path)
+    compare(db, target, victim)
 
 
 def entries(target: RedisServer) -> Generator[int, None, None]:
@@ -102,32 +94,8 @@ def _more_than(progress: Iterator[int], number: int) -> bool:
     return next(progress) > number
 
 
-def catch_up(victim: crash.Victim) -> None:
-    victim.start("--until-caught-up")
-    assert victim.finish(120) == 0, victim.output()
-
-
-def compare(server: PostgresServer, target: RedisServer, tmp_path: Path) -> None:
-    truth = crash.source_rows(server.dsn())
-    assert len(truth) > 200
-    wanted = Counter(event["event_id"] for event in crash.read_files(tmp_path / "files"))
-    assert max(wanted.values()) == 1, "the file sink is exactly-once"
-
-    events = [event for stream in STREAMS for event in read(target, stream)]
-    assert Counter(event["event_id"] for event in events) == wanted
+def compare(db: Database, target: RedisServer, victim: crash.Victim) -> None:
+    events = [event for stream in STREAMS for event in events_of(target, stream)]
+    assert check_events(victim.data_dir / "logs" / "crash", events) > 500
     assert crash.check_order(events) == 0
-    assert crash.fold(events) == truth
-
-
-def read(target: RedisServer, stream: str) -> Iterator[dict[str, Any]]:
-    with client_of(target) as client:
-        start = "-"
-        while True:
-            page: Any = client.xrange(stream, min=start, count=PAGE)
-            for _, fields in page:
-                event = json.loads(fields["df-event"])
-                assert fields["event_id"] == event["event_id"]
-                yield event
-            if len(page) < PAGE:
-                return
-            start = f"({page[-1][0]}"
+    assert crash.fold(events) == crash.source_rows(db.dsn)

@@ -96,7 +96,7 @@ class Tap:
         )
         self._retention = Retention(request.log_path)
         self._bounds = Bounds(request.retention_bytes, request.retention_age_s)
-        self._last_retention = 0.0
+        self._last_retention, self._last_segment = 0.0, ""
         self._last_status = 0.0
         self._captured_rows = 0
         self._indexed = -1
@@ -174,8 +174,8 @@ class Tap:
         now = time.monotonic()
         if now >= self._last_status + STATUS_S:
             self._publish("running")
-        if now >= self._last_retention + RETENTION_S:
-            self._last_retention = now
+        if now >= self._last_retention + RETENTION_S or log.segment != self._last_segment:
+            self._last_retention, self._last_segment = now, log.segment
             while (verdict := self._retention.enforce(self._bounds)).holders and not self._stopping:
                 self._publish_blocked(verdict)
                 self._source.keep_alive()

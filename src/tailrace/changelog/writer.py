@@ -66,6 +66,11 @@ class LogWriter:
         return LogState(self._resume or None, self.book, self.log_id)
 
     @property
+    def segment(self) -> str:
+        """The file that is written to. When another one is, the log has grown by a segment."""
+        return self._segment
+
+    @property
     def in_transaction(self) -> bool:
         """Whether parts of an open transaction are written: only more of it may be appended now."""
         return bool(self._staged)

@@ -31,11 +31,23 @@ TABLES = ("accounts", "entries", "notes")
 BULK_ROWS = 1_000
 WHOM = ("tap", "driver", "tap", "both")
 """Who is killed how often; by chance alone, ten kills might spare the driver."""
+EVERYBODY = ("workers", "driver", "tap", "both", "driver")
+"""The same for sinks that must repeat nothing, whoever dies."""
+GATE = 1_500
+"""So many rows come between two kills, at most."""
 BULK_SHARE = 0.01
 DELETE_SHARE = 0.2
 ROLLBACK_SHARE = 0.1
 PACE_S = 0.02
 _COLUMNS = "id bigint PRIMARY KEY, version bigint, amount numeric(12, 2), body text, tags text[], at timestamptz"
+
+
+def seeds() -> list[int]:
+    """Which stories to tell: `SEED=n` tells one again; `make soak SEEDS=n` has n new ones; else there is one."""
+    if "SEED" in os.environ:
+        return [int(os.environ["SEED"])]
+    first = random.SystemRandom().randrange(1 << 30)
+    return list(range(first, first + int(os.environ.get("TAILRACE_SOAK_SEEDS") or "1")))
 
 
 class CrashWorkload:
@@ -248,13 +260,19 @@ def _kill(pid: int) -> None:
 
 
 def kill_at_random(
-    victim: Victim, progress: Iterator[int], kills: int, chance: random.Random, among: Sequence[str] = WHOM
+    victim: Victim,
+    progress: Iterator[int],
+    kills: int,
+    chance: random.Random,
+    among: Sequence[str] = WHOM,
+    within: int = GATE,
 ) -> list[str]:
-    """Kill and restart `kills` times, each when `progress` (rows at the sinks) has grown by a random amount."""
+    """Kill and restart `kills` times, each when `progress` (rows at the sinks) has grown by a random amount below
+    `within`."""
     whom = [among[number % len(among)] for number in range(kills)]
     chance.shuffle(whom)
     for who in whom:
-        gate = next(progress) + chance.randrange(1, 1_500)
+        gate = next(progress) + chance.randrange(1, within)
         eventually(partial(_reached, progress, gate), 120, what=victim.output)
         victim.kill(who)
         if who in ("driver", "both"):
