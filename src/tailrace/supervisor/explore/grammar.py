@@ -52,7 +52,7 @@ _TOKEN = re.compile(
 
 
 @dataclass(frozen=True)
-class Test:
+class Ask:
     """A question about the value at a path of an image."""
 
     image: Image
@@ -76,7 +76,7 @@ class Or:
     parts: tuple[Condition, ...]
 
 
-Condition = Test | Not | And | Or
+Condition = Ask | Not | And | Or
 
 
 def parse(text: str) -> Condition:
@@ -86,10 +86,10 @@ def parse(text: str) -> Condition:
     return _Parser(text).whole()
 
 
-def tests(condition: Condition) -> Iterator[Test]:
+def tests(condition: Condition) -> Iterator[Ask]:
     """Every test in it."""
     match condition:
-        case Test():
+        case Ask():
             yield condition
         case Not(inner):
             yield from tests(inner)
@@ -186,18 +186,18 @@ class _Parser:
     def _asked(self, image: Image, path: tuple[str, ...], first: _Token) -> Condition:
         token = self._take_operator()
         if token.kind == "sign":
-            return _checked(Test(image, path, _COMPARISONS[token.text], self._value()), first)
+            return _checked(Ask(image, path, _COMPARISONS[token.text], self._value()), first)
         negated = False
         if token.is_word("not"):
             negated, token = True, self._expect_word("in")
         if token.is_word("in"):
-            return _checked(Test(image, path, "not_in" if negated else "in", self._values()), first)
+            return _checked(Ask(image, path, "not_in" if negated else "in", self._values()), first)
         if token.is_word("is"):
             negated = self._now.is_word("not") and bool(self._take())
             self._expect_word("null")
-            return Test(image, path, "exists" if negated else "not_exists")
+            return Ask(image, path, "exists" if negated else "not_exists")
         op: Operator = "contains" if token.is_word("contains") else "regex"
-        return _checked(Test(image, path, op, self._value()), first)
+        return _checked(Ask(image, path, op, self._value()), first)
 
     def _take_operator(self) -> _Token:
         if not (self._now.is_sign(*_COMPARISONS) or self._now.is_word("in", "not", "is", "contains", "matches")):
@@ -258,7 +258,7 @@ def _tokens(text: str) -> Iterator[_Token]:
     yield _Token("end", "", end)
 
 
-def _checked(test: Test, first: _Token) -> Test:
+def _checked(test: Ask, first: _Token) -> Ask:
     """The test, if its value is one that its operator compares with."""
     values = test.value if isinstance(test.value, tuple) else (test.value,)
     plain = tuple(float(each) if isinstance(each, Decimal) else each for each in values)

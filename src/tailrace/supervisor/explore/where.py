@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from tailrace.processors.conditions import NO, UNKNOWN, YES
 from tailrace.processors.images import Search
 from tailrace.processors.predicates import Values, test_of
-from tailrace.supervisor.explore.grammar import And, Condition, Image, Not, Or, Test, tests
+from tailrace.supervisor.explore.grammar import And, Condition, Image, Not, Or, Ask, tests
 
 Answers = Any
 
@@ -40,7 +40,7 @@ class Where:
         rows = np.zeros(changes.num_rows, dtype=np.int64)
         found = {image: search(changes.column(image), rows) for image, search in self._searches.items()}
 
-        def ask(test: Test) -> Answers:
+        def ask(test: Ask) -> Answers:
             values = Values(*found[test.image].values(self._slots[test.image, test.path]))
             answers = np.where(test_of(test.op, test.value)(values), YES, NO).astype(np.int8)
             if test.image == "after":
@@ -57,9 +57,9 @@ def _search() -> Search:
     return search
 
 
-def _answers(condition: Condition, ask: Callable[[Test], Answers]) -> Answers:
+def _answers(condition: Condition, ask: Callable[[Ask], Answers]) -> Answers:
     match condition:
-        case Test():
+        case Ask():
             return ask(condition)
         case Not(inner):
             return YES - _answers(inner, ask)

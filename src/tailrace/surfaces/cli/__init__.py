@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typer
 
+from tailrace.surfaces.cli.consume import consume
 from tailrace.surfaces.cli.demo import demo
 from tailrace.surfaces.cli.deploy import deploy, undeploy
 from tailrace.surfaces.cli.dlq import dlq
@@ -40,6 +41,7 @@ for _command in (
     run,
     explore,
     trace,
+    consume,
     snapshot,
     verify,
     undeploy,
