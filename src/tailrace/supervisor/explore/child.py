@@ -16,15 +16,18 @@ from tailrace.contracts import BatchProcessor, Place, Processor
 from tailrace.errors import ProcessorError, TailraceError
 from tailrace.machine import lifeline
 from tailrace.processors.frames import FrameProcessor
+from tailrace.processors.user_code import UserCode
 from tailrace.supervisor.explore.passing import Passing, Seen, Tables
 from tailrace.supervisor.trial.frames import local_spark
 
-START_S = 120.0
+START_S = 300.0
 """How long the process may take to start, which Spark does in it where a processor wants frames."""
 
 
 def needs_child(processors: Sequence[Processor]) -> bool:
-    return any(not isinstance(each, BatchProcessor) or each.user_code for each in processors)
+    return any(
+        not isinstance(each, BatchProcessor) or isinstance(each, UserCode) or each.user_code for each in processors
+    )
 
 
 class TooLate(Exception):

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from tailrace.processors.conditions import NO, UNKNOWN, YES
 from tailrace.processors.images import Search
 from tailrace.processors.predicates import Values, test_of
-from tailrace.supervisor.explore.grammar import And, Condition, Image, Not, Or, Ask, tests
+from tailrace.supervisor.explore.grammar import And, Ask, Condition, Image, Not, Or, tests
 
 Answers = Any
 
