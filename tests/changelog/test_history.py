@@ -22,10 +22,11 @@ def everything(table: TableSchema) -> bool:
     return True
 
 
-def written(path: Path, appends: int = 12, **settings: int) -> History:
-    """Four changes in each append, of two tables in turn."""
-    with closing(LogWriter(path, "shop", **settings)) as writer:
-        for number in range(appends):
+def written(path: Path, *, small: bool = False) -> History:
+    """Four changes in each append, of two tables in turn. `small`: a file for each append."""
+    size = 1 if small else 1 << 20
+    with closing(LogWriter(path, "shop", segment_bytes=size, manifest_bytes=size)) as writer:
+        for number in range(12):
             table = (ITEMS, OTHERS)[number % 2]
             rows = [insert(4 * number + place, table=table) for place in range(4)]
             writer.append(capture(rows[:3], rows[3:], first_xid=2 * number + 1))
@@ -48,7 +49,7 @@ def test_both_ways_have_every_change_once(
     tmp_path: Path, small: bool, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "STRETCH_ROWS", rows)
-    found = written(tmp_path / "log", **({"segment_bytes": 1, "manifest_bytes": 1} if small else {}))
+    found = written(tmp_path / "log", small=small)
     assert (found.earliest, found.end) == (0, 48)
     for start, end in ((0, 48), (5, 30), (9, 10), (47, 48), (20, 20)):
         assert walked(found, start, end, newest_first=False) == list(range(start, end))
@@ -79,7 +80,7 @@ def test_frames_without_a_key_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_walk_begins_where_retention_left_the_log_and_covers_nothing_that_is_gone(tmp_path: Path) -> None:
-    found = written(tmp_path / "log", segment_bytes=1, manifest_bytes=1)
+    found = written(tmp_path / "log", small=True)
     Subscribers(tmp_path / "log").report("shop/slow", 20, required=True)
     Retention(tmp_path / "log").enforce(Bounds(max_bytes=0))
     begins = found.earliest
@@ -91,7 +92,7 @@ def test_a_walk_begins_where_retention_left_the_log_and_covers_nothing_that_is_g
 
 
 def test_what_goes_during_a_walk_is_expired(tmp_path: Path) -> None:
-    found = written(tmp_path / "log", segment_bytes=1, manifest_bytes=1)
+    found = written(tmp_path / "log", small=True)
     stretches: list[Stretch] = list(found.walk(0, 4, everything, newest_first=False))
     Retention(tmp_path / "log").enforce(Bounds(max_bytes=0))
     with pytest.raises(LogError) as caught:
@@ -100,7 +101,7 @@ def test_what_goes_during_a_walk_is_expired(tmp_path: Path) -> None:
 
 
 def test_tables_are_known_however_old_their_versions_are(tmp_path: Path) -> None:
-    found = written(tmp_path / "log", segment_bytes=1, manifest_bytes=1)
+    found = written(tmp_path / "log", small=True)
     assert [each.name for each in found.tables()] == ["public.items", "public.others"]
 
 

@@ -75,7 +75,8 @@ class Explorer:
     """Of one pipeline's log, as the chain before `sink` leaves it (absent: before the first). `raw`: as the source sent
     it, which is a right of its own: whoever calls asks for it.
 
-    A chain with code of the user's, or over frames, runs in a process of its own, which `close` ends."""
+    A chain with code of the user's, or over frames, runs in a process of its own, which `close` ends. One look at a
+    time: whoever has several threads gives each an explorer, or takes turns."""
 
     def __init__(self, pipeline: Pipeline, layout: Layout, *, sink: str | None = None, raw: bool = False) -> None:
         self.pipeline, self.layout, self.raw = pipeline, layout, raw
