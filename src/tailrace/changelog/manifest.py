@@ -138,17 +138,18 @@ class Tail:
         """New entries in order, crossing to newer manifest files; stops at an unfinished line. Raises `log.corrupt` at
         a damaged one, and there again whenever it is asked."""
         while True:
-            yield from self._rest_of_file()
+            yield from self.rest_of_file()
             following = self._next_file()
             if following is None:
                 return
             # The file is finished once a newer one exists: what a slow reader missed is read before moving on.
-            yield from self._rest_of_file()
+            yield from self.rest_of_file()
             if self.file is not None and self._new_bytes():
                 raise damaged(self.storage, self.file, self.offset)
             self.file, self.offset = following, 0
 
-    def _rest_of_file(self) -> Iterator[Entry]:
+    def rest_of_file(self) -> Iterator[Entry]:
+        """The same, of the file where this place is."""
         *lines, _unfinished = self._new_bytes().split(b"\n")
         for line in lines:
             entry = decode(line)

@@ -160,7 +160,7 @@ class LogReader:
         if first is not None and portion is not None and portion.new:
             lines = [line for line in lines if first.has(line.base)]
         parts = [
-            replace(_part(line, frame, start, end), is_first_read=first is not None and first.has(line.base))
+            replace(part_of(line, frame, start, end), is_first_read=first is not None and first.has(line.base))
             for line in lines
             for frame in line.frames
         ]
@@ -360,7 +360,8 @@ def _replaced(storage: Directory, what: str) -> LogError:
     )
 
 
-def _part(line: Line, frame: FrameRef, start: int, end: int) -> FramePart:
+def part_of(line: Line, frame: FrameRef, start: int, end: int) -> FramePart:
+    """What `[start, end)` has of a frame."""
     return FramePart(
         segment=frame.segment,
         offset=frame.offset,

@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
@@ -26,6 +26,7 @@ Overflow = Literal["drop_oldest", "reject", "block"]
 """What follows where there is no room for a letter."""
 
 Condition = sa.ColumnElement[bool]
+Value = TypeVar("Value", str, int)
 _AT, _TOTAL = dead_letters.c, dead_letter_totals.c
 _OPEN = sa.or_(*(_AT.state == state for state in OPEN))
 _MANY = 500
@@ -65,6 +66,19 @@ class LetterPlace(NamedTuple):
     schema: str
     table: str
     key: str | None
+
+
+class LetterFate(NamedTuple):
+    """What became of a change that a sink did not get, without a value of its row."""
+
+    seq: int
+    part: str
+    sink: str
+    number: int
+    state: LetterState
+    code: str
+    processor: str
+    attempts: int
 
 
 @dataclass(frozen=True)
@@ -197,6 +211,17 @@ class Journal:
         query = query.where(self._mine, *wanted.conditions()).order_by(_AT.seq, _AT.part)
         with self.store.transaction() as connection:
             return [LetterPlace(*row) for row in connection.execute(query)]
+
+    def fates(self, log_id: str, seqs: Sequence[int]) -> list[LetterFate]:
+        """The letters, open and closed, of the changes at these offsets of a log, in its order."""
+        columns = (_AT.seq, _AT.part, _AT.sink, _AT.number, _AT.state, _AT.code, _AT.processor, _AT.attempts)
+        query = sa.select(*columns).where(self._mine, _AT.log_id == log_id).order_by(_AT.seq, _AT.part, _AT.number)
+        with self.store.transaction() as connection:
+            return [
+                LetterFate(*row)
+                for some in _pieces(sorted(seqs))
+                for row in connection.execute(query.where(_AT.seq.in_(some)))
+            ]
 
     def needed_from(self, sink: str, log_id: str) -> int | None:
         """The first offset of the log that an open letter of the sink has only there."""
@@ -340,7 +365,7 @@ def _spellings(text: str) -> set[str]:
     return {text, compact, json.dumps(value, ensure_ascii=False)}
 
 
-def _pieces(values: Sequence[str]) -> Iterator[Sequence[str]]:
+def _pieces(values: Sequence[Value]) -> Iterator[Sequence[Value]]:
     for start in range(0, len(values), _MANY):
         yield values[start : start + _MANY]
 

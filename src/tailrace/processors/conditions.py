@@ -29,7 +29,7 @@ from tailrace.processors.texts import raw
 
 Operation = Literal["create", "insert", "update", "delete", "read", "truncate", "message", "schema"]
 """`insert` is another word for `create`; `read` is a row of a snapshot."""
-_OPS = {
+OPERATIONS = {
     **dict(zip(("create", "update", "delete", "read", "truncate", "message", "schema"), OPS, strict=True)),
     "insert": "c",
 }
@@ -284,7 +284,7 @@ def fields_judge(fields: Iterable[Predicate], match: str, questions: Questions) 
 
 
 def operations_judge(operations: Iterable[Operation]) -> Judge:
-    wanted = sorted({OPS.index(_OPS[each]) for each in operations})
+    wanted = sorted({OPS.index(OPERATIONS[each]) for each in operations})
     return lambda rows: np.where(np.isin(rows.ops, wanted), YES, NO).astype(np.int8)
 
 

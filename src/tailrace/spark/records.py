@@ -78,11 +78,11 @@ class RecordCarrier(Carrier):
         self._skipped: Counter[tuple[int, str]] = Counter()
         refusals = _refusals(sink, desk, state_dir)
         wanted = dict.fromkeys((*sink.columns(), *refusals.columns(processed=bool(chain))))
-        rendered = _rendered(sink, tuple(wanted), Rendering(delivery, provenance, processed=bool(chain)))
-        given = tuple(name for name in rendered if name not in COUNTED or name in wanted)
+        columns = rendered(sink, tuple(wanted), Rendering(delivery, provenance, processed=bool(chain)))
+        given = tuple(name for name in columns if name not in COUNTED or name in wanted)
         self._task = WriteTask(sink, delivery, given, self._writing, refusals, deadline_s)
         needed = () if key is None else ("seq", "key", "before", "after")
-        self._columns = [*rendered.values(), *(F.col(name) for name in needed if name not in rendered)]
+        self._columns = [*columns.values(), *(F.col(name) for name in needed if name not in columns)]
 
     def plan(self, changes: DataFrame) -> DataFrame:
         if self._plans_once:
@@ -139,7 +139,7 @@ class RecordCarrier(Carrier):
             changes = self._chain.behind(changes, self._reader(letter.seq).schemas)
         ids = [each.id for each in self._chain.processors]
         rows: list[pa.RecordBatch] = []
-        for batch in _collected(changes.select(*self._columns)):
+        for batch in collected(changes.select(*self._columns)):
             parts = batch.column("part").to_pylist() if "part" in batch.schema.names else [""] * batch.num_rows
             given = restored(batch).select(list(self._task.columns))
             rows += [given.slice(n, 1) for n, part in enumerate(parts) if of_letter(part or "", letter, ids)]
@@ -240,7 +240,7 @@ def _collect(rows: RDD[Row], tasks: int) -> list[Row]:
     return list(read(served, rows._jrdd_deserializer))
 
 
-def _collected(changes: DataFrame) -> list[pa.RecordBatch]:
+def collected(changes: DataFrame) -> list[pa.RecordBatch]:
     """A few rows. What a task raised on purpose arrives as what it was."""
     try:
         return changes.toArrow().to_batches()
@@ -267,7 +267,7 @@ def _refusals(sink: RecordSink, desk: LetterDesk | None, state: Path) -> Refusal
     return Refusals(sink.id, on_error, desk.files, desk.max_event_bytes, held)
 
 
-def _rendered(sink: RecordSink, wanted: tuple[str, ...], rendering: Rendering) -> dict[str, Column]:
+def rendered(sink: RecordSink, wanted: tuple[str, ...], rendering: Rendering) -> dict[str, Column]:
     """What tasks are given, by name. Built once: each expression costs many calls into the JVM."""
     columns = canonical(wanted, processed=rendering.processed)
     for name, empty in NEVER_NULL.items():

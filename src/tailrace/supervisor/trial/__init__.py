@@ -11,13 +11,12 @@ import pyarrow.compute as pc
 
 from tailrace.contracts import Place, Processor, Sink
 from tailrace.errors import ConfigError
-from tailrace.processors.chain import ROW_OPS, Chain, OpenChain, shaped, with_columns
-from tailrace.processors.frames import FrameProcessor
+from tailrace.processors.chain import ROW_OPS, with_columns
 from tailrace.processors.javascript.process import ENGINES
 from tailrace.processors.outcome import members
 from tailrace.spec import Pipeline
-from tailrace.supervisor.trial.frames import framed
 from tailrace.supervisor.trial.samples import Samples
+from tailrace.supervisor.trial.steps import ChangeId, Drop, Steps
 
 IMAGES = ("key", "before", "after")
 COMPARED = ("op", *IMAGES, "unchanged", "tags", "route", "synthetic")
@@ -142,48 +141,26 @@ class Trial:
 
 @dataclass
 class _Run:
-    """A chain, processor by processor, so that each drop has a name."""
+    """A chain, and what became of the changes that went through it."""
 
     place: Place
     processors: Sequence[Processor]
     rows: dict[int, list[Row]] = field(default_factory=dict)
-    drops: dict[tuple[int, str | None], tuple[str, str]] = field(default_factory=dict)
+    drops: dict[ChangeId, Drop] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._steps = []
-        place = self.place
-        for each in self.processors:
-            settle = OpenChain([(each.id, _as_it_is)], mirror=place.mirror, deletes=place.mirror)
-            self._steps.append((each.id, _marking(each, place), settle))
-            place = shaped(place, each)
+        self._steps = Steps(self.place, self.processors)
 
     def __call__(self, batch: pa.RecordBatch) -> None:
-        for processor, mark, settle in self._steps:
-            marked = mark(batch)
-            for row in marked.to_pylist():
-                if row["dropped"] is not None:
-                    self.drops[row["seq"], row["part"]] = (processor, row["dropped"])
-            batch = settle(marked)
-        for row in batch.to_pylist():
+        passed = self._steps(batch)
+        self.drops |= passed.drops
+        for row in passed.rows.to_pylist():
             self.rows.setdefault(row["seq"], []).append(row)
 
     def result(self, change: Row) -> Result:
         rows = sorted(self.rows.get(change["seq"], []), key=lambda row: row["part"] is not None)
         by, reason = self.drops.get((change["seq"], change.get("part")), ("", ""))
         return Result({"part": None, **change}, tuple(rows), by, reason)
-
-
-def _marking(processor: Processor, place: Place) -> OpenChain:
-    """The processor alone: what it drops stays, with the reason."""
-    if isinstance(processor, FrameProcessor):
-        return OpenChain(
-            [(processor.id, framed(processor, place))], mirror=place.mirror, deletes=place.mirror, keep_dropped=True
-        )
-    return Chain((processor,)).open(place, keep_dropped=True)
-
-
-def _as_it_is(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch
 
 
 def differences(one: Row, other: Row, columns: Sequence[str] = COMPARED) -> list[Difference]:

@@ -28,7 +28,7 @@ def framed(processor: FrameProcessor, place: Place) -> Step:
     def step(batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = pa.Table.from_batches([batch])
         try:
-            frame = _spark().createDataFrame(rows, PROCESSED_DDL)
+            frame = local_spark().createDataFrame(rows, PROCESSED_DDL)
             found = processor.transform(frame, place).toArrow().select(PROCESSED.names).cast(PROCESSED)
         except PySparkException as error:
             message = f"'{processor.id}' failed: {reason(error)}"
@@ -51,7 +51,7 @@ def _ids(rows: pa.Table | pa.RecordBatch) -> list[tuple[int, str | None]]:
 
 
 @lru_cache(maxsize=1)
-def _spark() -> SparkSession:
+def local_spark() -> SparkSession:
     """The session of this process: one that is there, or a small one of its own."""
     from pyspark.sql import SparkSession
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import typer
 
+from tailrace.surfaces.cli.consume import consume
 from tailrace.surfaces.cli.demo import demo
 from tailrace.surfaces.cli.deploy import deploy, undeploy
 from tailrace.surfaces.cli.dlq import dlq
 from tailrace.surfaces.cli.doctor import doctor
+from tailrace.surfaces.cli.explore import explore
 from tailrace.surfaces.cli.lakehouse import lakehouse
 from tailrace.surfaces.cli.log import log
 from tailrace.surfaces.cli.new import new
@@ -18,6 +20,7 @@ from tailrace.surfaces.cli.run import run
 from tailrace.surfaces.cli.schema import schema
 from tailrace.surfaces.cli.schemas import schemas
 from tailrace.surfaces.cli.snapshot import snapshot
+from tailrace.surfaces.cli.trace import trace
 from tailrace.surfaces.cli.trial import test
 from tailrace.surfaces.cli.validate import validate
 from tailrace.surfaces.cli.verify import verify
@@ -31,7 +34,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _command in (validate, test, doctor, deploy, run, snapshot, verify, undeploy, demo, schema, version):
+for _command in (
+    validate,
+    test,
+    doctor,
+    deploy,
+    run,
+    explore,
+    trace,
+    consume,
+    snapshot,
+    verify,
+    undeploy,
+    demo,
+    schema,
+    version,
+):
     app.command()(_command)
 app.add_typer(log, name="log")
 app.add_typer(schemas, name="schemas")

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tailrace.surfaces.cli.output import Json, guard, say, say_json
-from tailrace.surfaces.cli.place import moment
+from tailrace.surfaces.cli.place import instant, moment
 
 if TYPE_CHECKING:
     from tailrace.control.journal import KeptLetter, LetterFilter
@@ -241,24 +239,9 @@ def _filter(
             raise ConfigError("dlq.no_state", f"there is no state {state!r}", hint=hint)
     chosen = tuple(numbers) if numbers else None
     named = cast(tuple[LetterState, ...], tuple(states or ()))
-    return LetterFilter(sink, table, code, key, _time(since), _time(until), named, chosen)
-
-
-def _time(text: str | None) -> int | None:
-    """Microseconds since 1970."""
-    from tailrace.config.values import parse_duration
-    from tailrace.errors import ConfigError
-
-    if text is None:
-        return None
-    if re.fullmatch(r"\d+(\.\d+)?\s*(ms|s|m|h|d)", text):
-        return int((time.time() - parse_duration(text).total_seconds()) * 1e6)
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        hint = "write it like 2026-01-31T12:00:00Z, or 2h for two hours ago"
-        raise ConfigError("dlq.bad_time", f"{text!r} is not a time", hint=hint) from None
-    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1e6)
+    return LetterFilter(
+        sink, table, code, key, instant(since, "dlq.bad_time"), instant(until, "dlq.bad_time"), named, chosen
+    )
 
 
 def _refuse_everything(wanted: LetterFilter, *, every: bool) -> None:

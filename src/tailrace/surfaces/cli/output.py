@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,6 +46,14 @@ def say(text: str, *, color: str | None = None) -> None:
 def say_json(value: Any) -> None:
     """One line of JSON for machines, on standard output."""
     typer.echo(json.dumps(value, ensure_ascii=False))
+
+
+def say_table(columns: Sequence[str], rows: Sequence[Sequence[str]], colors: Sequence[str | None] = ()) -> None:
+    """Rows under the names of their columns, which are as wide as they need to be; the last is not filled up."""
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)][:-1]
+    for row, color in zip((columns, *rows), (None, *colors, *[None] * (len(rows) - len(colors))), strict=True):
+        filled = [text.ljust(width) for text, width in zip(row, widths, strict=False)]
+        say("  ".join([*filled, row[-1]]).rstrip(), color=color)
 
 
 def debt(found: DebtStatus | Debt) -> str:

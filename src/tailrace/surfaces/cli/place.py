@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -24,3 +26,21 @@ def data_dir_of(platform_config: Path | None, data_dir: Path | None) -> Path:
 def moment(us: int) -> str:
     """Microseconds since 1970 as ISO 8601 in UTC."""
     return (_EPOCH + timedelta(microseconds=us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def instant(text: str | None, code: str) -> int | None:
+    """What `moment` writes, or how long ago (`2h`), as microseconds since 1970. Raises `code`."""
+    from tailrace.config.values import parse_duration
+    from tailrace.errors import ConfigError
+
+    if text is None:
+        return None
+    if re.fullmatch(r"\d+(\.\d+)?\s*(ms|s|m|h|d)", text):
+        return int((time.time() - parse_duration(text).total_seconds()) * 1e6)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        hint = "write it like 2026-01-31T12:00:00Z, or 2h for two hours ago"
+        raise ConfigError(code, f"{text!r} is not a time", hint=hint) from None
+    found = found if found.tzinfo else found.replace(tzinfo=UTC)
+    return (found - _EPOCH) // timedelta(microseconds=1)
