@@ -18,6 +18,7 @@ class Layout:
     """
     logs/SOURCE/                 the change log
     taps/SOURCE.{json,log}       the tap's status and what it printed
+    runtimes/NAME.log            what a runtime of the server printed
     pipelines/NAME/SINK/         a query's checkpoint
     control.db                   the control store
     staged/SOURCE/               chunks of snapshots, until the log has them
@@ -55,6 +56,9 @@ class Layout:
 
     def tap_output(self, source: str) -> Path:
         return self.root / "taps" / f"{source}.log"
+
+    def runtime_output(self, name: str) -> Path:
+        return self.root / "runtimes" / f"{name}.log"
 
     def pipeline(self, name: str) -> Path:
         return self.root / "pipelines" / name
@@ -97,7 +101,7 @@ def run_lock(layout: Layout, pipeline: str) -> Iterator[None]:
 def _close_to_others(layout: Layout) -> None:
     """What is ours in the data directory is this user's alone, also where it was made with other permissions. The
     directory itself, and what else is in it, may be somebody else's."""
-    folders = (layout.root / name for name in ("logs", "taps", "pipelines", "staged", "verify"))
+    folders = (layout.root / name for name in ("logs", "taps", "runtimes", "pipelines", "staged", "verify"))
     files = (*layout.root.glob(f"{layout.store.name}*"), layout.spark_log)
     for path, mode in (*((each, PRIVATE_DIRECTORY) for each in folders), *((each, PRIVATE_FILE) for each in files)):
         with contextlib.suppress(FileNotFoundError, PermissionError):
