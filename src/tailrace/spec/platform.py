@@ -151,6 +151,33 @@ class Ports(Model):
     ] = None
 
 
+class Server(Model):
+    """Where `tailrace serve` listens. On an address that others can reach, every request needs a token."""
+
+    host: Annotated[str, Field(min_length=1, description="The address to listen on.", examples=["0.0.0.0"])] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, Field(ge=0, le=65535, description="The port; `0`: any that is free.", examples=[8443])] = 8080
+    hosts: Annotated[
+        tuple[str, ...],
+        Field(
+            description="Names that clients call the server by, besides `localhost`. Requests for other names are "
+            "refused, so that a page of elsewhere cannot talk to it through a visitor's browser.",
+            examples=[["cdc.acme.example"]],
+        ),
+    ] = ()
+    tokens: Annotated[
+        Literal["when_open", "always"],
+        Field(
+            description="`always`: every request needs a token. `when_open`: only where others can reach the address."
+        ),
+    ] = "when_open"
+
+    @property
+    def tokens_required(self) -> bool:
+        return self.tokens == "always" or not _is_loopback(self.host)
+
+
 class Platform(Model):
     """Where and how pipelines run."""
 
@@ -166,6 +193,7 @@ class Platform(Model):
     tap: Annotated[TapSettings, Field(description="The taps.")] = TapSettings()
     retry: Annotated[Retry, Field(description="How long to wait before the next attempt.")] = Retry()
     ports: Annotated[Ports, Field(description="Ports to listen on.")] = Ports()
+    server: Annotated[Server, Field(description="The server of `tailrace serve`.")] = Server()
 
 
 def _is_loopback(host: str) -> bool:

@@ -30,7 +30,7 @@ DRAIN_S = 120.0
 
 @dataclass(frozen=True)
 class PipelineRecord:
-    """A pipeline: its document as it may be shown, and what it does. Without a `view`, the server has not looked yet."""
+    """A pipeline: its document as it may be shown, and what it does. Without a `view`, nobody has looked yet."""
 
     name: str
     version: int
@@ -152,8 +152,8 @@ class Service:
         ).record
 
     def delete(self, name: str, *, actor: str, expected_version: int | None = None) -> None:
-        """End the pipeline and forget its document. Its change log, its checkpoints, slots and what sinks have stay; see
-        `tailrace undeploy` and `tailrace log forget`."""
+        """End the pipeline and forget its document. Its change log, its checkpoints, slots and what sinks have stay:
+        see `tailrace undeploy` and `tailrace log forget`."""
         self._known(name)
         self._documents.delete("pipeline", name, expected_version=expected_version, actor=actor, cause="delete")
         self._desires.forget(name)
@@ -189,7 +189,7 @@ class Service:
         desired = self._desires.get(name)
         return self._record(known, None if desired is None else desired.state)
 
-    def list(
+    def pipelines(
         self, *, labels: Mapping[str, str | None] | None = None, after: str | None = None, limit: int = 100
     ) -> Sequence[PipelineRecord]:
         """By name. `labels`: those that have all of these; None: whatever the value."""

@@ -16,6 +16,7 @@ from tailrace.surfaces.cli.log import log
 from tailrace.surfaces.cli.run import run
 from tailrace.surfaces.cli.schema import schema
 from tailrace.surfaces.cli.schemas import schemas
+from tailrace.surfaces.cli.serve import serve
 from tailrace.surfaces.cli.snapshot import snapshot
 from tailrace.surfaces.cli.trial import test
 from tailrace.surfaces.cli.validate import validate
@@ -30,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _command in (validate, test, doctor, deploy, run, snapshot, verify, undeploy, demo, schema, version):
+for _command in (validate, test, doctor, deploy, run, serve, snapshot, verify, undeploy, demo, schema, version):
     app.command()(_command)
 app.add_typer(log, name="log")
 app.add_typer(schemas, name="schemas")

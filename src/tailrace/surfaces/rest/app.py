@@ -1,0 +1,43 @@
+"""The application."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fastapi import APIRouter, FastAPI
+
+from tailrace import __version__
+from tailrace.control.tokens import Tokens
+from tailrace.supervisor.service import Service
+from tailrace.surfaces.rest import events, health, pipelines, problems
+from tailrace.surfaces.rest.access import Door, Guard
+from tailrace.surfaces.rest.shapes import ProblemShown
+
+ROUTERS: tuple[APIRouter, ...] = (health.router, pipelines.router, events.router)
+
+
+def build(service: Service, *, tokens_required: bool = False, hosts: Iterable[str] = ()) -> FastAPI:
+    """The application over a service. `hosts`: what the server is called besides the names of loopback."""
+    app = routed()
+    door = Door(Tokens(service.store), required=tokens_required, hosts=hosts)
+    app.state.service, app.state.door = service, door
+    app.add_middleware(Guard, door=door)
+    return app
+
+
+def routed() -> FastAPI:
+    """Every route under `/v1`, and bare for clients of old; only the former are in the OpenAPI document."""
+    app = FastAPI(
+        title="Tailrace",
+        version=__version__,
+        summary="Pipelines that carry every committed change of a database.",
+        docs_url=None,  # these pages load scripts from elsewhere
+        redoc_url=None,
+        responses={"default": {"model": ProblemShown, "description": "What went wrong (RFC 9457)."}},
+        generate_unique_id_function=lambda route: route.name,
+    )
+    for router in ROUTERS:
+        app.include_router(router, prefix="/v1")
+        app.include_router(router, include_in_schema=False)
+    problems.install(app)
+    return app
