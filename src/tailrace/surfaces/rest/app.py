@@ -9,11 +9,17 @@ from fastapi import APIRouter, FastAPI
 from tailrace import __version__
 from tailrace.control.tokens import Tokens
 from tailrace.supervisor.service import Service
-from tailrace.surfaces.rest import events, health, pipelines, problems
+from tailrace.surfaces.rest import events, health, letters, pipelines, problems, tables
 from tailrace.surfaces.rest.access import Door, Guard
 from tailrace.surfaces.rest.shapes import ProblemShown
 
-ROUTERS: tuple[APIRouter, ...] = (health.router, pipelines.router, events.router)
+ROUTERS: tuple[APIRouter, ...] = (
+    health.router,
+    pipelines.router,
+    letters.router,
+    tables.router,
+    events.router,
+)
 
 
 def build(service: Service, *, tokens_required: bool = False, hosts: Iterable[str] = ()) -> FastAPI:
