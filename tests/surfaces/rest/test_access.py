@@ -23,8 +23,8 @@ def test_without_a_token_nobody_gets_in_where_one_is_required(service: Service, 
         answer = client_of(tokens_required=True, token=token).get("/v1/pipelines")
         assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
     anyone = client_of(tokens_required=True)
-    assert anyone.get("/healthz").json() == {"status": "ok"}
-    assert anyone.get("/health").json() == {"status": "healthy"}, "the word alone"
+    assert anyone.get("/healthz").json() == {"status": "error"}, "nothing makes actual what is desired"
+    assert anyone.get("/health").json()["pipelines"] is None, "the word alone"
     assert anyone.get("/metrics").status_code == 401
 
 

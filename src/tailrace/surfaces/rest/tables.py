@@ -15,7 +15,7 @@ from tailrace.supervisor.inspect.schemas import TableVersions
 from tailrace.supervisor.snapshots.requests import RunProgress
 from tailrace.surfaces.rest.access import Operator, Viewer
 from tailrace.surfaces.rest.pipelines import MOST, Name, Use
-from tailrace.surfaces.rest.shapes import Answer, Checkpoint
+from tailrace.surfaces.rest.shapes import Answer, Checkpoint, ProblemShown
 
 router = APIRouter(tags=["tables"], prefix="/pipelines/{name}")
 Database = Annotated[str, Path(description="The table's schema in the database.")]
@@ -183,6 +183,11 @@ def not_yet(name: Name, service: Use, caller: Viewer) -> None:
     raise ConfigError("feature.not_yet", "schemas of JSON values are not sensed yet", hint=hint)
 
 
+def not_yet_of(name: Name, table: Table, service: Use, caller: Viewer) -> None:
+    """Planned. Answers 501 until schemas of JSON values are sensed."""
+    not_yet(name, service, caller)
+
+
 for _place in (
     "sensing/schemas",
     "sensing/schemas/{table}",
@@ -192,8 +197,13 @@ for _place in (
     "drift",
     "drift/{table}",
 ):
-    _words = _place.replace("/{table}", "/of_table").replace("-", "_").replace("/", "_")
-    router.add_api_route(f"/{_place}", not_yet, name=f"{_words}_not_yet", deprecated=True, status_code=501)
+    router.add_api_route(
+        f"/{_place}",
+        not_yet_of if "{table}" in _place else not_yet,
+        name=_place.replace("/{table}", "_of_table").replace("-", "_").replace("/", "_"),
+        deprecated=True,
+        responses={501: {"model": ProblemShown}},
+    )
 
 
 def _summary(found: TableVersions) -> dict[str, Any]:
