@@ -8,6 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+Insert = sqlite.Insert | postgresql.Insert
+
 
 def insert_missing(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
     """Insert `rows`; where the primary key is taken, what is there stays."""
@@ -17,10 +19,22 @@ def insert_missing(connection: sa.Connection, table: sa.Table, rows: Sequence[Ma
 
 def put(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> None:
     """Insert `row`, in place of the one with the same primary key."""
-    insert = _insert(connection, table)
-    others = {column.name: insert.excluded[column.name] for column in table.columns if not column.primary_key}
-    connection.execute(insert.on_conflict_do_update(index_elements=table.primary_key, set_=others), row)
+    others = {column.name: row[column.name] for column in table.columns if not column.primary_key}
+    connection.execute(insert_or(connection, table, row, others))
 
 
-def _insert(connection: sa.Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
+def insert_or(
+    connection: sa.Connection,
+    table: sa.Table,
+    row: Mapping[str, Any],
+    change: Mapping[str, Any],
+    where: sa.ColumnElement[bool] | None = None,
+) -> Insert:
+    """The statement that inserts `row`; where the primary key is taken, it makes this `change` of what is there, if
+    that fulfils `where`."""
+    keys = list(table.primary_key)
+    return _insert(connection, table).values(**row).on_conflict_do_update(index_elements=keys, set_=change, where=where)
+
+
+def _insert(connection: sa.Connection, table: sa.Table) -> Insert:
     return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
