@@ -67,7 +67,7 @@ class Service:
 
     def __init__(self, platform: Platform, environ: Mapping[str, str] = os.environ) -> None:
         self.platform, self._environ = platform, environ
-        self.layout = Layout(platform.data_dir)
+        self.layout = Layout.of(platform)
         self.store = self.layout.open_store()
         self.started = time.time()
         self._documents, self._desires = Documents(self.store), Desires(self.store)
@@ -260,7 +260,7 @@ class Service:
         source = self._pipeline(name).source_id
         if not self.layout.log(source).is_dir():
             return ()
-        return tables(self.platform.data_dir, source)
+        return tables(self.layout, source)
 
     def schema(self, name: str, database: str, table: str) -> TableVersions:
         """One of them. Raises `log.no_table`."""
