@@ -134,6 +134,7 @@ RETRYABLE = frozenset(
         "disk.full",
         "log.no_space",
         "store.busy",
+        "store.unavailable",
         "sink.again",
         "sink.unavailable",
         "spark.still_writing",

@@ -23,7 +23,9 @@ class Problem:
 
     @property
     def where(self) -> str:
-        """`file:line`, as editors open it."""
+        """`file:line`, as editors open it; the path, where there is no file."""
+        if not self.file:
+            return self.path
         return f"{self.file}:{self.line}" if self.line else self.file
 
     def as_dict(self) -> dict[str, str | int]:

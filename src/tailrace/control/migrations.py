@@ -163,10 +163,165 @@ DEAD_LETTERS = (
     """,
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (SNAPSHOTS, SCHEMAS, FAILED_TABLES, DEAD_LETTERS)
+SERVICE = (
+    """
+    CREATE TABLE counters (
+        name TEXT NOT NULL,
+        value BIGINT NOT NULL,
+        PRIMARY KEY (name)
+    )
+    """,
+    """
+    CREATE TABLE documents (
+        kind TEXT NOT NULL,
+        name TEXT NOT NULL,
+        version BIGINT NOT NULL,
+        content TEXT NOT NULL,
+        hash TEXT NOT NULL,
+        at_us BIGINT NOT NULL,
+        actor TEXT NOT NULL,
+        cause TEXT NOT NULL,
+        PRIMARY KEY (kind, name)
+    )
+    """,
+    """
+    CREATE TABLE document_versions (
+        kind TEXT NOT NULL,
+        name TEXT NOT NULL,
+        version BIGINT NOT NULL,
+        content TEXT,
+        hash TEXT NOT NULL,
+        at_us BIGINT NOT NULL,
+        actor TEXT NOT NULL,
+        cause TEXT NOT NULL,
+        PRIMARY KEY (kind, name, version)
+    )
+    """,
+    """
+    CREATE TABLE document_labels (
+        kind TEXT NOT NULL,
+        name TEXT NOT NULL,
+        label TEXT NOT NULL,
+        value TEXT NOT NULL,
+        PRIMARY KEY (kind, name, label)
+    )
+    """,
+    """
+    CREATE TABLE desired_states (
+        pipeline TEXT NOT NULL,
+        state TEXT NOT NULL,
+        at_us BIGINT NOT NULL,
+        actor TEXT NOT NULL,
+        cause TEXT NOT NULL,
+        PRIMARY KEY (pipeline)
+    )
+    """,
+    """
+    CREATE TABLE actual_states (
+        kind TEXT NOT NULL,
+        name TEXT NOT NULL,
+        part TEXT NOT NULL,
+        state TEXT NOT NULL,
+        since_us BIGINT NOT NULL,
+        code TEXT NOT NULL,
+        message TEXT NOT NULL,
+        hint TEXT NOT NULL,
+        PRIMARY KEY (kind, name, part)
+    )
+    """,
+    """
+    CREATE TABLE transitions (
+        number BIGINT NOT NULL,
+        kind TEXT NOT NULL,
+        name TEXT NOT NULL,
+        part TEXT NOT NULL,
+        before TEXT,
+        after TEXT NOT NULL,
+        code TEXT NOT NULL,
+        cause TEXT NOT NULL,
+        actor TEXT NOT NULL,
+        at_us BIGINT NOT NULL,
+        PRIMARY KEY (number)
+    )
+    """,
+    "CREATE INDEX transitions_of_object ON transitions (kind, name, number)",
+    """
+    CREATE TABLE audit (
+        number BIGINT NOT NULL,
+        actor TEXT NOT NULL,
+        action TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        name TEXT NOT NULL,
+        detail TEXT NOT NULL,
+        at_us BIGINT NOT NULL,
+        PRIMARY KEY (number)
+    )
+    """,
+    "CREATE INDEX audit_of_object ON audit (kind, name, number)",
+    """
+    CREATE TABLE tokens (
+        id TEXT NOT NULL,
+        name TEXT NOT NULL,
+        hash TEXT NOT NULL,
+        scope TEXT NOT NULL,
+        sees_values BIGINT NOT NULL,
+        created_us BIGINT NOT NULL,
+        expires_us BIGINT,
+        last_used_us BIGINT,
+        revoked_us BIGINT,
+        PRIMARY KEY (id)
+    )
+    """,
+    """
+    CREATE TABLE operations (
+        id TEXT NOT NULL,
+        number BIGINT NOT NULL,
+        kind TEXT NOT NULL,
+        object TEXT NOT NULL,
+        actor TEXT NOT NULL,
+        request TEXT NOT NULL,
+        idempotency_key TEXT,
+        state TEXT NOT NULL,
+        holder TEXT,
+        progress TEXT NOT NULL,
+        result TEXT,
+        error TEXT,
+        requested_us BIGINT NOT NULL,
+        started_us BIGINT,
+        ended_us BIGINT,
+        cancel_requested BIGINT NOT NULL DEFAULT 0,
+        PRIMARY KEY (id)
+    )
+    """,
+    "CREATE UNIQUE INDEX operations_by_number ON operations (number)",
+    "CREATE INDEX operations_by_state ON operations (state, number)",
+    "CREATE UNIQUE INDEX operations_once ON operations (kind, idempotency_key)",
+    """
+    CREATE TABLE leases (
+        name TEXT NOT NULL,
+        holder TEXT NOT NULL,
+        epoch BIGINT NOT NULL,
+        expires_us BIGINT NOT NULL,
+        PRIMARY KEY (name)
+    )
+    """,
+    """
+    CREATE TABLE events (
+        number BIGINT NOT NULL,
+        at_us BIGINT NOT NULL,
+        kind TEXT NOT NULL,
+        name TEXT NOT NULL,
+        type TEXT NOT NULL,
+        data TEXT NOT NULL,
+        PRIMARY KEY (number)
+    )
+    """,
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (SNAPSHOTS, SCHEMAS, FAILED_TABLES, DEAD_LETTERS, SERVICE)
 
 
-def migrate(connection: sa.Connection) -> None:
+def migrate(connection: sa.Connection, where: str) -> None:
     """Bring a store, new or older, up to date, in the caller's transaction. One that is newer is refused."""
     store_version.create(connection, checkfirst=True)
     version = connection.execute(sa.select(store_version.c.version)).scalar_one_or_none() or 0
@@ -175,7 +330,7 @@ def migrate(connection: sa.Connection) -> None:
             "store.newer",
             f"the control store has version {version}, this Tailrace knows {len(MIGRATIONS)}",
             hint="run the Tailrace version that wrote it",
-            where=str(connection.engine.url.database),
+            where=where,
         )
     if version == len(MIGRATIONS):
         return

@@ -1,110 +1,143 @@
-"""Opening the store: a SQLite file, its settings, its transactions."""
+"""Opening the store, a SQLite file or a PostgreSQL database, and its transactions."""
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shlex
 import sqlite3
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 import sqlalchemy as sa
-from sqlalchemy import event
 
 from tailrace.control.migrations import migrate
-from tailrace.errors import SetupError
-from tailrace.machine.durable import make_directory, private
-from tailrace.machine.space import no_space
+from tailrace.control.place import StorePlace
+from tailrace.control.sqlite import SqliteFile
+from tailrace.control.tables import store_version
+from tailrace.control.turns import Turn, of_turn
+from tailrace.errors import SetupError, TailraceError
 
-BUSY_MS = 30_000
+if TYPE_CHECKING:
+    from tailrace.control.postgres import PostgresDatabase
+
+
+class StoreDatabase(Protocol):
+    """What holds a store. `where` names it without secrets."""
+
+    where: str
+
+    def connect(self) -> sa.Engine: ...
+
+    def release(self, engine: sa.Engine) -> None: ...
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Held while a store is opened."""
+        ...
+
+    def now_us(self, connection: sa.Connection) -> int:
+        """The time, for all who use the store."""
+        ...
+
+    def meaning(self, error: Exception) -> TailraceError | None:
+        """What a database's error is for us; None where it is a defect."""
+        ...
 
 
 class Store:
-    """A handle on the store at `path`, made when missing and brought up to date. Usable from several threads."""
+    """A handle on the store at `place`, made when missing and brought up to date. Usable from several threads.
+    `clock` is the time of a file; a database has its own."""
 
-    def __init__(self, path: Path) -> None:
-        make_directory(path.parent)
-        self.path = path
-        self._engine = sa.create_engine(f"sqlite:///{path}")
-        event.listen(self._engine, "connect", _configure)
-        event.listen(self._engine, "begin", _begin)
-        with _alone_in(path.parent):
-            _make(path)
-            with self.transaction() as connection:
-                migrate(connection)
-
-    @contextmanager
-    def transaction(self) -> Iterator[sa.Connection]:
-        """All of it or nothing; transactions are one after another. Raises `store.busy` where its turn did not come,
-        `disk.full` where there is no space for it."""
+    def __init__(self, place: StorePlace, clock: Callable[[], float] = time.time) -> None:
+        self.place = place
+        self._database = _database(place, clock)
+        self.where = self._database.where
+        self._engine, self._closed = self._database.connect(), False
         try:
-            with self._engine.begin() as connection:
-                yield connection
-        except (sa.exc.OperationalError, sqlite3.OperationalError) as error:
-            if _code(error) == sqlite3.SQLITE_FULL:
-                raise no_space(f"the control store says: {error}", str(self.path)) from error
-            if _code(error) not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                raise
-            raise SetupError(
-                "store.busy",
-                f"another process holds the control store for more than {BUSY_MS / 1000:g} s",
-                hint="end what reads or copies the file, or move the data directory to a faster disk; it is retried",
-                where=str(self.path),
-            ) from error
+            with self._database.alone(), self.transaction() as connection:
+                migrate(connection, self.where)
+        except BaseException:
+            self.close()
+            raise
+
+    def transaction(self) -> AbstractContextManager[sa.Connection]:
+        """All of it or nothing; transactions are one after another. Raises `store.busy` where its turn did not come,
+        `store.unavailable` for a database that is away (a commit that was under way then may have happened),
+        `disk.full` where there is no space for it."""
+        return self._begin("write")
+
+    def reading(self) -> AbstractContextManager[sa.Connection]:
+        """The store as it is at one moment. Waits for no writer, and must not write."""
+        return self._begin("read")
+
+    def statement(self) -> AbstractContextManager[sa.Connection]:
+        """For one statement that is right by itself: in PostgreSQL it waits for no other writer but those of its
+        rows."""
+        return self._begin("statement")
+
+    def now_us(self, connection: sa.Connection) -> int:
+        """Microseconds since 1970, by the one clock of all who use the store."""
+        return self._database.now_us(connection)
 
     def close(self) -> None:
-        self._engine.dispose()
+        if not self._closed:
+            self._closed = True
+            self._database.release(self._engine)
+
+    def _begin(self, turn: Turn) -> AbstractContextManager[sa.Connection]:
+        return _transaction(self._database, self._engine, turn)
 
 
-def refuse_lost(path: Path, logs: Iterable[Path]) -> None:
+def refuse_lost(place: StorePlace, logs: Iterable[Path]) -> None:
     """Raise `store.lost` where logs are there without the store they were written beside. A new one would not know
     which tables were read: all would be read again, without a word.
 
-    A store is made before the first log. Whoever wants a new one puts an empty file in its place."""
-    left = [log.name for log in logs if any((log / "manifest").glob("[0-9]*"))]
-    if left and not path.exists():
-        raise SetupError(
-            "store.lost",
-            f"{path} is gone, but not what was written beside it: the log of {', '.join(sorted(left))}",
-            hint=f"put it back from a backup; or go on with a new one, by which every table of a source with a "
-            f"`snapshot` is read again: touch {shlex.quote(str(path))}",
-            where=str(path),
-        )
+    A store is made before the first log. Whoever wants a new one puts an empty file, or an empty table of versions, in
+    its place."""
+    left = sorted(log.name for log in logs if any((log / "manifest").glob("[0-9]*")))
+    if not left:
+        return
+    beside = f"but not what was written beside it: the log of {', '.join(left)}"
+    again = "or go on with a new one, by which every table of a source with a `snapshot` is read again"
+    if store_exists(place):
+        return
+    if isinstance(place, Path):
+        hint = f"put it back from a backup; {again}: touch {shlex.quote(str(place))}"
+        raise SetupError("store.lost", f"{place} is gone, {beside}", hint=hint, where=str(place))
+    hint = f"restore the database, or check `store.url`; {again}: CREATE TABLE store_version (version BIGINT NOT NULL)"
+    where = _database(place, time.time).where
+    raise SetupError("store.lost", f"the database has no control store, {beside}", hint=hint, where=where)
 
 
-def _make(path: Path) -> None:
-    """An empty file for this user alone; SQLite gives the files beside it the same permissions. One that is there is
-    never opened here: to close it would give back the locks that SQLite holds on it in this process, and with them the
-    store to whoever thinks that nobody else has it."""
-    with suppress(FileExistsError):
-        os.close(private(str(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+def store_exists(place: StorePlace) -> bool:
+    """Whether a store was made there; a database that is away is an error."""
+    if isinstance(place, Path):
+        return place.exists()
+    database = _database(place, time.time)
+    engine = database.connect()
+    try:
+        with _transaction(database, engine, "read") as connection:
+            return sa.inspect(connection).has_table(store_version.name)
+    finally:
+        database.release(engine)
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Wait for other processes that open a store here: SQLite fails, rather than waits, where two make a file WAL."""
-    handle = os.open(folder, os.O_RDONLY)
+def _transaction(database: StoreDatabase, engine: sa.Engine, turn: Turn) -> Iterator[sa.Connection]:
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+        with of_turn(engine, turn).begin() as connection:
+            yield connection
+    except (sa.exc.SQLAlchemyError, sqlite3.OperationalError) as error:
+        told = database.meaning(error)
+        if told is None:
+            raise
+        raise told from error
 
 
-def _code(error: sa.exc.OperationalError | sqlite3.OperationalError) -> int:
-    """SQLite's code, without what it is extended by."""
-    cause = error.orig if isinstance(error, sa.exc.OperationalError) else error
-    return int(getattr(cause, "sqlite_errorcode", 0)) & 0xFF
+def _database(place: StorePlace, clock: Callable[[], float]) -> SqliteFile | PostgresDatabase:
+    if isinstance(place, Path):
+        return SqliteFile(place, clock)
+    from tailrace.control.postgres import PostgresDatabase  # only who has such a store loads its driver
 
-
-def _configure(connection: Any, _: Any) -> None:
-    connection.isolation_level = None  # SQLAlchemy's `begin` event begins, so that DDL is transactional too
-    for pragma in (f"busy_timeout = {BUSY_MS}", "journal_mode = WAL", "foreign_keys = ON", "synchronous = FULL"):
-        connection.execute(f"PRAGMA {pragma}")
-
-
-def _begin(connection: sa.Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")  # a reader that becomes a writer could not wait for its turn
+    return PostgresDatabase(place)

@@ -163,3 +163,143 @@ replayed_letters = sa.Table(
     _text("outcome", null=True),
     _text("reason"),
 )
+
+counters = sa.Table("counters", METADATA, _text("name", key=True), _number("value"))
+
+documents = sa.Table(
+    "documents",
+    METADATA,
+    _text("kind", key=True),
+    _text("name", key=True),
+    _number("version"),
+    _text("content"),
+    _text("hash"),
+    _number("at_us"),
+    _text("actor"),
+    _text("cause"),
+)
+
+document_versions = sa.Table(
+    "document_versions",
+    METADATA,
+    _text("kind", key=True),
+    _text("name", key=True),
+    _number("version", key=True),
+    _text("content", null=True),
+    _text("hash"),
+    _number("at_us"),
+    _text("actor"),
+    _text("cause"),
+)
+
+document_labels = sa.Table(
+    "document_labels",
+    METADATA,
+    _text("kind", key=True),
+    _text("name", key=True),
+    _text("label", key=True),
+    _text("value"),
+)
+
+desired_states = sa.Table(
+    "desired_states",
+    METADATA,
+    _text("pipeline", key=True),
+    _text("state"),
+    _number("at_us"),
+    _text("actor"),
+    _text("cause"),
+)
+
+actual_states = sa.Table(
+    "actual_states",
+    METADATA,
+    _text("kind", key=True),
+    _text("name", key=True),
+    _text("part", key=True),
+    _text("state"),
+    _number("since_us"),
+    _text("code"),
+    _text("message"),
+    _text("hint"),
+)
+
+transitions = sa.Table(
+    "transitions",
+    METADATA,
+    _number("number", key=True),
+    _text("kind"),
+    _text("name"),
+    _text("part"),
+    _text("before", null=True),
+    _text("after"),
+    _text("code"),
+    _text("cause"),
+    _text("actor"),
+    _number("at_us"),
+    sa.Index("transitions_of_object", "kind", "name", "number"),
+)
+
+audit = sa.Table(
+    "audit",
+    METADATA,
+    _number("number", key=True),
+    _text("actor"),
+    _text("action"),
+    _text("kind"),
+    _text("name"),
+    _text("detail"),
+    _number("at_us"),
+    sa.Index("audit_of_object", "kind", "name", "number"),
+)
+
+tokens = sa.Table(
+    "tokens",
+    METADATA,
+    _text("id", key=True),
+    _text("name"),
+    _text("hash"),
+    _text("scope"),
+    _number("sees_values"),
+    _number("created_us"),
+    _number("expires_us", null=True),
+    _number("last_used_us", null=True),
+    _number("revoked_us", null=True),
+)
+
+operations = sa.Table(
+    "operations",
+    METADATA,
+    _text("id", key=True),
+    _number("number"),
+    _text("kind"),
+    _text("object"),
+    _text("actor"),
+    _text("request"),
+    _text("idempotency_key", null=True),
+    _text("state"),
+    _text("holder", null=True),
+    _text("progress"),
+    _text("result", null=True),
+    _text("error", null=True),
+    _number("requested_us"),
+    _number("started_us", null=True),
+    _number("ended_us", null=True),
+    _number("cancel_requested", default=0),
+    sa.Index("operations_by_number", "number", unique=True),
+    sa.Index("operations_once", "kind", "idempotency_key", unique=True),
+    sa.Index("operations_by_state", "state", "number"),
+)
+
+leases = sa.Table("leases", METADATA, _text("name", key=True), _text("holder"), _number("epoch"), _number("expires_us"))
+
+events = sa.Table(
+    "events",
+    METADATA,
+    _number("number", key=True),
+    _number("at_us"),
+    _text("kind"),
+    _text("name"),
+    _text("type"),
+    _text("data"),
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,23 +22,30 @@ _VERSIONED = re.compile(r"(.+?)-\d[\w.\-]*\.jar")
 
 
 def open_for(
-    sinks: Iterable[Sink], settings: SparkSettings, log_file: Path, conf: Mapping[str, str] | None = None
+    sinks: Iterable[Sink],
+    settings: SparkSettings,
+    log_file: Path,
+    conf: Mapping[str, str] | None = None,
+    *,
+    waiting: int | None = None,
 ) -> SparkSession:
-    """A session that runs `sinks`, set up as the platform document says. `conf` gives way to the document's."""
+    """A session that runs `sinks`, set up as the platform document says. `conf` gives way to the document's. `waiting`:
+    how many sinks may wait for their targets at the same time; absent: as many as `sinks` have it."""
     sinks = tuple(sinks)
+    if waiting is None:
+        waiting = sum(isinstance(sink, RecordSink) for sink in sinks) if len(sinks) > 1 else 0
     return open_session(
         log_file,
-        master=with_slots(settings.master, sinks),
+        master=with_slots(settings.master, waiting),
         conf={**settings_for(sinks), **sharing(settings.master), **(conf or {}), **settings.conf},
         driver_memory=settings.driver_memory,
     )
 
 
-def with_slots(master: str, sinks: Sequence[Sink]) -> str:
-    """The master, with room for more tasks than there are cores where there are several sinks: tasks of one that waits
-    for its target leave the cores to the others."""
+def with_slots(master: str, waiting: int) -> str:
+    """The master, with room for more tasks than there are cores where several sinks may be `waiting`: tasks of one that
+    waits for its target leave the cores to the others."""
     cores = _cores(master)
-    waiting = sum(isinstance(sink, RecordSink) for sink in sinks) if len(sinks) > 1 else 0
     return master if cores is None else f"local[{cores * (1 + min(waiting, MOST_WAITING))}]"
 
 

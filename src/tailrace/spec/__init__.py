@@ -1,7 +1,7 @@
 """The documents a user writes: pipelines, and the platform they run on."""
 
 from tailrace.spec.journal import DeadLetters, JournalSettings
-from tailrace.spec.load import load_pipelines, load_platform
+from tailrace.spec.load import load_pipelines, load_platform, read_pipeline
 from tailrace.spec.pipeline import Batch, Metadata, Pipeline, PipelineSpec, Sharding, SinkEntry, SourceEntry
 from tailrace.spec.platform import LogSettings, Platform, Ports, RetentionBounds, Retry, SparkSettings, TapSettings
 from tailrace.spec.schema import json_schema
@@ -26,4 +26,5 @@ __all__ = [
     "json_schema",
     "load_pipelines",
     "load_platform",
+    "read_pipeline",
 ]

@@ -38,8 +38,17 @@ def load_platform(path: str | Path | None, environ: Mapping[str, str] = os.envir
     return build(document, Platform, problems)
 
 
+def read_pipeline(document: Document, environ: Mapping[str, str] = os.environ) -> Pipeline:
+    """The pipeline of a document that is parsed already."""
+    return _read_pipeline(document, environ)[1]
+
+
 def _load_pipeline(path: Path, environ: Mapping[str, str]) -> tuple[Document, Pipeline]:
-    document, unfilled = expand(read_document(path), Pipeline, environ)
+    return _read_pipeline(read_document(path), environ)
+
+
+def _read_pipeline(document: Document, environ: Mapping[str, str]) -> tuple[Document, Pipeline]:
+    document, unfilled = expand(document, Pipeline, environ)
     document, planned = set_aside(document, Pipeline)
     return document, build(document, Pipeline, [*unfilled, *planned]).read_from(str(path))
 

@@ -37,7 +37,7 @@ class Supervisor:
     def __init__(self, pipelines: Sequence[Pipeline], platform: Platform) -> None:
         self._pipelines = list(pipelines)
         self._platform = platform
-        self._layout = Layout(platform.data_dir)
+        self._layout = Layout.of(platform)
         self._started = time.time()
         self._stopping = threading.Event()
         self._positions: dict[str, str] = {}
@@ -95,7 +95,7 @@ class Supervisor:
             taps[name] = replace(taps[name], warnings=taps[name].warnings + thread.warnings())
         sinks = tuple(runner.status(taps[runner.source_id].head) for runner in self._runners)
         reading = tuple(each for thread in self._snapshots.values() for each in thread.status())
-        pipelines = tuple(_pipeline_status(pipeline, sinks) for pipeline in self._pipelines)
+        pipelines = tuple(pipeline_status(pipeline, sinks) for pipeline in self._pipelines)
         letters = tuple(each.status() for each in self._letters)
         return Status(self._started, time.time(), tuple(taps.values()), sinks, reading, pipelines, letters)
 
@@ -113,8 +113,7 @@ class Supervisor:
         for tap in self._taps.values():
             tap.start()  # first: it decodes while Spark's JVM comes up
         from tailrace.spark.libraries import open_for
-        from tailrace.supervisor.run.deliveries import SinkRunner
-        from tailrace.supervisor.run.letters import LetterWatch, keeping_of
+        from tailrace.supervisor.run.carried import CarriedPipeline
         from tailrace.supervisor.snapshots import start_snapshots
 
         port = self._platform.ports.spark_ui
@@ -122,23 +121,14 @@ class Supervisor:
         sinks = [sink for pipeline in self._pipelines for sink in pipeline.sinks]
         self._spark = open_for(sinks, self._platform.spark, self._layout.spark_log, ui)
         for pipeline in self._pipelines:
-            letters = keeping_of(pipeline, self._layout)
-            if letters is not None:
-                self._letters.append(LetterWatch(letters.journal))
-            for entry in pipeline.entries:
-                runner = SinkRunner(
-                    self._spark,
-                    pipeline,
-                    entry.type,
-                    entry.config,  # type: ignore[arg-type]
-                    self._platform,
-                    pipeline.provenance,
-                    letters,
-                )
-                self._runners.append(runner)
-                runner.start()
+            carried = CarriedPipeline(self._spark, pipeline, self._platform)
+            self._letters += [] if carried.letters is None else [carried.letters]
+            self._runners += carried.runners
+            carried.start()
         for name, tap in self._taps.items():
-            self._snapshots[name] = thread = start_snapshots(self._spark, tap, self._layout, self._platform)
+            self._snapshots[name] = thread = start_snapshots(
+                self._spark, tap.source, tap.is_streaming, self._layout, self._platform
+            )
             thread.start()
 
     def _loop(self, seconds: float | None, on_tick: Callable[[Status], None]) -> bool:
@@ -241,7 +231,8 @@ class Supervisor:
         answer()
 
 
-def _pipeline_status(pipeline: Pipeline, sinks: Sequence[SinkStatus]) -> PipelineStatus:
+def pipeline_status(pipeline: Pipeline, sinks: Sequence[SinkStatus]) -> PipelineStatus:
+    """How far a pipeline is, by what its sinks have delivered."""
     offsets = {
         Owner(each.pipeline, each.sink).name: each.offset
         for each in sinks

@@ -12,15 +12,18 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from tailrace.capture.tap import Request
-from tailrace.changelog import Awaited, LogReader
+from tailrace.changelog import Awaited
 from tailrace.config import Model, Secret
-from tailrace.errors import Action, LogError, SetupError, SourceError, TailraceError, decide
+from tailrace.control import text_of
+from tailrace.errors import LogError, SetupError, SourceError, TailraceError
 from tailrace.machine.durable import make_directory, private
 from tailrace.spec import Platform
 from tailrace.supervisor.layout import Layout
+from tailrace.supervisor.run.heads import LogEnd
 from tailrace.supervisor.status import HolderStatus, TapState, TapStatus
 
 HEALTHY_S = 30.0
@@ -41,13 +44,13 @@ class TapProcess:
         """`awaited`: what must be delivered before the source hears that it is safe."""
         self.source_id: str = source.id  # type: ignore[attr-defined]
         self._kind, self.source, self._platform, self._awaited = kind, source, platform, awaited
-        self._layout = Layout(platform.data_dir)
+        self._layout = Layout.of(platform)
         self._process: subprocess.Popen[bytes] | None = None
         self._backoff = platform.retry.backoff()
         self._restarts = -1
         self._started = 0.0
         self._next_start = 0.0
-        self._reader: LogReader | None = None
+        self._end = LogEnd(self._layout.log(self.source_id))
         self.failure: TailraceError | None = None
         self.notices: tuple[str, ...] = ()
         """What the supervisor found when it started, to be told with the tap's warnings."""
@@ -101,6 +104,10 @@ class TapProcess:
             return False
         return True
 
+    @property
+    def has_ended(self) -> bool:
+        return self._process is None or self._process.poll() is not None
+
     def kill(self) -> None:
         """The last resort; it hurts nothing (Law 7)."""
         if self._process is not None and self._process.poll() is None:
@@ -111,13 +118,9 @@ class TapProcess:
         """The log's end; None while there is no log. Where it cannot be read, nobody can deliver what is behind that
         place: the tap is stopped, so that the source keeps it, and `failure` says why."""
         try:
-            if self._reader is None:
-                self._reader = LogReader(self._layout.log(self.source_id), start=1 << 62)
-            self._reader.refresh()
-            self._reader.forget(self._reader.end)
-            return self._reader.end
+            return self._end.head()
         except LogError as error:
-            if error.code != "log.missing" and decide(error) is not Action.RETRY and self.failure is None:
+            if self.failure is None:
                 self.failure = error
                 self.stop(0.0)
             return None
@@ -155,7 +158,7 @@ class TapProcess:
         return state
 
     def is_streaming(self) -> bool:
-        return self._read_status().get("state") == "running"
+        return is_streaming(self._layout.tap_status(self.source_id))
 
     def caught_up_with(self, position: str) -> bool:
         """Whether everything committed before `position` at the source is in the log."""
@@ -165,11 +168,7 @@ class TapProcess:
         return bool(fresh and settled and self.source.is_past(settled, position))  # type: ignore[attr-defined]
 
     def _read_status(self) -> dict[str, Any]:
-        try:
-            fields: dict[str, Any] = json.loads(self._layout.tap_status(self.source_id).read_text())
-        except FileNotFoundError:
-            return {}
-        return fields
+        return _told(self._layout.tap_status(self.source_id))
 
     def _request(self) -> Request:
         platform = self._platform
@@ -177,7 +176,7 @@ class TapProcess:
             type=self._kind,
             config=_revealed(self.source),
             log_path=str(self._layout.log(self.source_id)),
-            store_path=str(self._layout.store),
+            store=text_of(self._layout.store),
             status_path=str(self._layout.tap_status(self.source_id)),
             parent=os.getpid(),
             memory_bytes=platform.tap.memory_bytes,
@@ -191,6 +190,19 @@ class TapProcess:
             retry_multiplier=platform.retry.multiplier,
             awaited=tuple((each.names, each.enough) for each in self._awaited),
         )
+
+
+def is_streaming(status: Path) -> bool:
+    """Whether the tap that writes this status reads its source's stream."""
+    return _told(status).get("state") == "running"
+
+
+def _told(status: Path) -> dict[str, Any]:
+    try:
+        fields: dict[str, Any] = json.loads(status.read_text())
+    except FileNotFoundError:
+        return {}
+    return fields
 
 
 def _revealed(model: Model) -> dict[str, Any]:

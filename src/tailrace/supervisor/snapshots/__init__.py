@@ -20,6 +20,7 @@ from tailrace.backoff import Backoff
 from tailrace.capture.postgres import PostgresSource, Snapshot
 from tailrace.capture.staging import left_behind, remove_others
 from tailrace.changelog import LogReader
+from tailrace.config import Model
 from tailrace.contracts import ChunkId, Extent, Staged
 from tailrace.control.ledger import Run, SnapshotLedger, TableRequest, TableRun
 from tailrace.errors import Action, SourceError, TailraceError, decide, located, rebuilt
@@ -28,7 +29,6 @@ from tailrace.machine.space import full_disk
 from tailrace.spark.snapshot import Outcome, Read, ReadHere, ReadInSpark, Task, crashed
 from tailrace.spec import Platform
 from tailrace.supervisor.layout import Layout
-from tailrace.supervisor.run.taps import TapProcess
 from tailrace.supervisor.snapshots.requests import BESIDE
 from tailrace.supervisor.status import SnapshotStatus
 
@@ -255,6 +255,7 @@ class SnapshotThread(threading.Thread):
         name: str,
     ) -> None:
         super().__init__(name=f"snapshots/{name}", daemon=True)
+        self.source_id = name
         self._snapshots, self._streaming, self._log = snapshots, streaming, log
         self._halt = threading.Event()
         self.begun = False
@@ -327,9 +328,11 @@ def _patience() -> Iterator[None]:
             raise
 
 
-def start_snapshots(spark: SparkSession, tap: TapProcess, layout: Layout, platform: Platform) -> SnapshotThread:
-    """The snapshots of a tap's source, not yet begun."""
-    source = cast(PostgresSource, tap.source)
+def start_snapshots(
+    spark: SparkSession, of: Model, streaming: Callable[[], bool], layout: Layout, platform: Platform
+) -> SnapshotThread:
+    """The snapshots of the source `of`, not yet begun. `streaming` tells whether its tap reads the stream."""
+    source = cast(PostgresSource, of)
     folder = layout.staged(source.id)
     read = ReadInSpark(spark, ReadHere(source, folder))
     snapshots = Snapshots(source, SnapshotLedger(layout.open_store()), read, platform.retry.backoff())
@@ -340,7 +343,7 @@ def start_snapshots(spark: SparkSession, tap: TapProcess, layout: Layout, platfo
         log = LogReader(layout.log(source.id))
         return log.log_id, {(schema.schema, schema.table) for schema in log.schemas.values()}
 
-    return SnapshotThread(snapshots, tap.is_streaming, known, source.id)
+    return SnapshotThread(snapshots, streaming, known, source.id)
 
 
 def _place(table: TableRun | ChunkId) -> Place:

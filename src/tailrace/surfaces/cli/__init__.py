@@ -19,6 +19,7 @@ from tailrace.surfaces.cli.new import new
 from tailrace.surfaces.cli.run import run
 from tailrace.surfaces.cli.schema import schema
 from tailrace.surfaces.cli.schemas import schemas
+from tailrace.surfaces.cli.serve import serve
 from tailrace.surfaces.cli.snapshot import snapshot
 from tailrace.surfaces.cli.trace import trace
 from tailrace.surfaces.cli.trial import test
@@ -40,6 +41,7 @@ for _command in (
     doctor,
     deploy,
     run,
+    serve,
     explore,
     trace,
     consume,
