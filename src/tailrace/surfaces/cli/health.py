@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from tailrace.surfaces.cli.output import Json, guard, say, say_json
-from tailrace.surfaces.cli.server import ago, columns, connected
+from tailrace.surfaces.cli.server import REACHED, ago, columns, connected
 
 if TYPE_CHECKING:
     from tailrace.surfaces.answers import Pipeline
 
 Word = Literal["healthy", "unhealthy", "unknown"]
 
-WELL = frozenset({"running", "snapshotting"})
 SICK = frozenset({"failed", "degraded"})
 
 
@@ -75,8 +74,8 @@ def _part(pipeline: Pipeline, part: str, state: str, detail: str, told: dict[str
 def _word(pipeline: Pipeline) -> Word:
     if pipeline.status in SICK or pipeline.matters:
         return "unhealthy"
-    settled = pipeline.current and (pipeline.status in WELL or pipeline.status == pipeline.desired)
-    return "healthy" if settled else "unknown"
+    reached = pipeline.desired is not None and pipeline.status in REACHED[pipeline.desired]
+    return "healthy" if reached and pipeline.current else "unknown"
 
 
 def _detail(pipeline: Pipeline) -> str:
