@@ -73,8 +73,8 @@ class States:
     def set(
         self, subject: Subject, state: State, reason: Reason | None = None, *, cause: str, actor: str = SYSTEM
     ) -> bool:
-        """Whether that is a change of the state or of the reason's code: only then there is a transition. Other words for
-        the same reason are kept without one."""
+        """Whether that is a change of the state or of the reason's code: only then there is a transition. Other
+        words for the same reason are kept without one."""
         reason = reason or Reason()
         with self._store.transaction() as connection:
             before = _current(connection, subject)
@@ -85,7 +85,9 @@ class States:
             put(connection, actual_states, {**vars(subject), "state": state, "since_us": since, **vars(reason)})
             changed = before is None or (before.state, before.reason.code) != (state, reason.code)
             if changed:
-                self._add(connection, subject, before and before.state, state, reason.code, cause, actor, now)
+                self._add(
+                    connection, subject, None if before is None else before.state, state, reason.code, cause, actor, now
+                )
         return changed
 
     def get(self, subject: Subject) -> Actual | None:

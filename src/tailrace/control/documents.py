@@ -1,6 +1,7 @@
 """Desired documents: what pipelines, sources and sinks are to be, with every version they had.
 
-A document is kept as it was written: `${VAR}` stays a reference, so no secret is here unless somebody typed one in clear.
+A document is kept as it was written: `${VAR}` stays a reference, so no secret is here unless somebody typed one in
+clear.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ class Documents:
         actor: str,
         cause: str,
     ) -> Version:
-        """Make it the newest version; the same document again changes nothing. Raises `store.conflict` where the newest is
-        not `expected_version` (`ABSENT`: there must be none; None: whatever it is)."""
+        """Make it the newest version; the same document again changes nothing. Raises `store.conflict` where the
+        newest is not `expected_version` (`ABSENT`: there must be none; None: whatever it is)."""
         with self._store.transaction() as connection:
             newest = _expect(connection, kind, name, expected_version)
             if newest is not None and newest.hash == content_hash(document):

@@ -1,7 +1,7 @@
 """Tokens: who may call the service, and what each may do.
 
-A token is 256 random bits, so its SHA-256 is kept and nothing slower: a slow hash makes guessing passwords dear, and nobody
-guesses 256 bits, while it would cost every request. Its clear text is given once, and is nowhere afterwards.
+A token is 256 random bits, so its SHA-256 is kept and nothing slower: a slow hash makes guessing passwords dear, and
+nobody guesses 256 bits, while it would cost every request. Its clear text is given once, and is nowhere afterwards.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ def insert_or(
     change: Mapping[str, Any],
     where: sa.ColumnElement[bool] | None = None,
 ) -> Insert:
-    """The statement that inserts `row`; where the primary key is taken, it makes this `change` of what is there, if that
-    fulfils `where`."""
+    """The statement that inserts `row`; where the primary key is taken, it makes this `change` of what is there, if
+    that fulfils `where`."""
     keys = list(table.primary_key)
     return _insert(connection, table).values(**row).on_conflict_do_update(index_elements=keys, set_=change, where=where)
 

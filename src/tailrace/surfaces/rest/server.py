@@ -29,7 +29,7 @@ def serve(platform: Platform, files: Sequence[Path], on_ready: Callable[[str], N
     """Blocks. `files` are applied first; `on_ready` is told the address. Raises `serve.running` where a server has the
     data directory, `serve.address` where the address is taken."""
     settings = platform.server
-    with _alone(Layout(platform.data_dir)), _listening(settings.host, settings.port) as line:
+    with _alone(Layout.of(platform)), _listening(settings.host, settings.port) as line:
         service = Service(platform)
         try:
             for file in files:
