@@ -17,7 +17,7 @@ from tailrace import __version__
 from tailrace.config.problems import DocumentError, Problem
 from tailrace.config.secret import redact
 from tailrace.errors import ConfigError, SetupError, TailraceError
-from tailrace.surfaces.answers import Applied, Event, Pipeline, Plan, Transition, Transitions
+from tailrace.surfaces.answers import Applied, Checkpoint, Event, Pipeline, Plan, Transition, Transitions
 
 URL, TOKEN = "TAILRACE_URL", "TAILRACE_TOKEN"
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -70,6 +70,10 @@ class Client:
     def transitions(self, name: str, limit: int) -> tuple[Transition, ...]:
         """The newest first."""
         return self._ask(Transitions, "GET", f"{_path(name)}/transitions", parameters={"limit": limit}).items
+
+    def checkpoints(self, name: str) -> list[Checkpoint]:
+        """How far its sinks are, also while it does not run."""
+        return self._ask(list[Checkpoint], "GET", f"{_path(name)}/checkpoints")
 
     def plan(self, document: Mapping[str, Any]) -> Plan:
         return self._ask(Plan, "POST", "/v1/plan", body=document)

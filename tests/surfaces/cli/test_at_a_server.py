@@ -12,6 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from tailrace.supervisor.service import Service
 from tailrace.supervisor.service.states import Finding
 from tailrace.supervisor.status import PipelineStatus, SinkStatus, SnapshotStatus, TableStatus, TapStatus
 from tailrace.surfaces.cli import app
@@ -298,10 +299,16 @@ def test_one_pipeline_is_shown_with_its_parts(shell: Shell) -> None:
     assert shell.machine("describe", "shop")["pipeline"]["ops"]["snapshots"][0]["estimate"] == 100
 
 
-def test_checkpoints_are_told(shell: Shell) -> None:
+def test_checkpoints_are_told(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     shell.has("shop")
-    assert shell.says("checkpoints", "shop") == "not known: the pipeline does not run now\n"
+    assert shell.says("checkpoints", "shop") == "none: no sink has begun\n"
     assert shell.machine("checkpoints", "shop") == {"ok": True, "checkpoints": [], "committed": None}
+    monkeypatch.setattr(Service, "checkpoints", lambda service, name: {"files": 990, "lake": None})
+    head, *rows = columns_of(shell.says("checkpoints", "shop"))
+    assert (head, rows) == (
+        ["SINK", "POSITION", "WAITING"],
+        [["files", "990", "unknown"], ["lake", "unknown", "unknown"]],
+    )
     committed = PipelineStatus("shop", "all", 990)
     shell.served.pretend("shop", "running", sinks=(SINK,), committed=committed)
     assert columns_of(shell.says("checkpoints", "shop"))[1] == ["files", "990", "10"]

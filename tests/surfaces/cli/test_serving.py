@@ -145,6 +145,12 @@ def test_a_change_goes_live_by_its_plan_and_repeats_nothing(shop: Server) -> Non
 def test_what_is_paused_gets_nothing_and_then_everything(shop: Server) -> None:
     assert shop.tailrace("pause", "shop", "--wait") == "shop: paused\n"
     before, end = shop.delivered(), shop.log_end()
+
+    def position() -> int:
+        [told] = shop.machine("checkpoints", "shop")["checkpoints"]
+        return int(told["position"])
+
+    eventually(lambda: position() == end, 30, every=0.2, what=shop.told)  # it had everything
     shop.db.run(f"INSERT INTO items SELECT n, 'late' FROM generate_series({ROWS + 1}, {ROWS + 50}) n")
     eventually(lambda: shop.log_end() >= end + 50, 60, every=0.2, what=shop.told)  # its source is read all the same
     assert shop.delivered() == before

@@ -113,7 +113,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_plain_lines_come_at_once_when_a_state_changes(watched: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    fixed = {"ops": None, "since": None}
+    fixed: dict[str, Any] = {"ops": None, "since": None}
     same = [pipeline(state="starting", **fixed)] * 3
     watched(*same, pipeline(**fixed), pipeline(state="degraded", matters=[AWAY], **fixed))
     told = capsys.readouterr().out.splitlines()

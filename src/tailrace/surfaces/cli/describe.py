@@ -58,7 +58,7 @@ def _parts(figures: Figures | None) -> list[str]:
         found.append(f"{'letters':<10}{figures.dlq_entries:,} dead letters are open: see tailrace dlq")
     tables = [[each.table, each.sink, f"{each.rows:,}"] for each in figures.tables]
     found += ["", *columns(("table", "sink", "rows"), tables)] if tables else []
-    return found + (["", *checkpoint_lines(figures)] if figures.checkpoints else [])
+    return found + (["", *checkpoint_lines(figures.checkpoints, figures)] if figures.checkpoints else [])
 
 
 def _history(steps: tuple[Transition, ...]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tailrace.surfaces.cli.output import Json, guard, say, say_json
-from tailrace.surfaces.cli.place import DataDir, PlatformConfig, data_dir_of, moment
+from tailrace.surfaces.cli.place import DataDir, PlatformConfig, layout_of, moment
 from tailrace.surfaces.cli.server import columns
 
 if TYPE_CHECKING:
@@ -93,9 +93,8 @@ def revoke(
 @contextmanager
 def _tokens(platform_config: Path | None, data_dir: Path | None) -> Iterator[Tokens]:
     from tailrace.control.tokens import Tokens
-    from tailrace.supervisor.layout import Layout
 
-    store = Layout(data_dir_of(platform_config, data_dir)).open_store()
+    store = layout_of(platform_config, data_dir).open_store()
     try:
         yield Tokens(store)
     finally:
