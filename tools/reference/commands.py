@@ -68,6 +68,8 @@ def _value(kind: Any) -> str:
     [plain] = [each for each in get_args(kind) if each is not NoneType] or [kind]
     if get_origin(plain) is list:
         return f"{_value(get_args(plain)[0])} …"
+    if isinstance(plain, type) and issubclass(plain, Enum):
+        return "|".join(each.value for each in plain)
     return "" if plain is bool else PLACEHOLDERS[plain]
 
 

@@ -50,7 +50,8 @@ def _load_pipeline(path: Path, environ: Mapping[str, str]) -> tuple[Document, Pi
 def _read_pipeline(document: Document, environ: Mapping[str, str]) -> tuple[Document, Pipeline]:
     document, unfilled = expand(document, Pipeline, environ)
     document, planned = set_aside(document, Pipeline)
-    return document, build(document, Pipeline, [*unfilled, *planned]).read_from(str(path))
+    pipeline = build(document, Pipeline, [*unfilled, *planned])
+    return document, pipeline.read_from(document.file) if document.file else pipeline
 
 
 def _conflicts(loaded: list[tuple[Document, Pipeline]]) -> list[Problem]:

@@ -54,7 +54,7 @@ class Fates:
         return None if reached is None else seq < reached
 
     def _letters(self, seqs: list[int]) -> list[LetterFate]:
-        if not seqs or not self._layout.store.exists():
+        if not seqs or not self._layout.has_store():
             return []
         store = Store(self._layout.store)
         try:

@@ -270,6 +270,8 @@ class Reconciler:
             refused = Finding("document", "failed", error["code"], error["message"], error["hint"])
         if held is None:
             return Parts(wish.desired, False, False, refused=refused)
+        if wish.desired == "running" and held.wish.generation != wish.generation:
+            return Parts("running", True, False)  # the one of before ends: how that one is says nothing of this one
         return Parts(
             wish.desired,
             True,

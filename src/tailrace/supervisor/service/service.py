@@ -34,7 +34,8 @@ DRAIN_S = 120.0
 
 @dataclass(frozen=True)
 class PipelineRecord:
-    """A pipeline: its document as it may be shown, and what it does. Without a `view`, nobody has looked yet."""
+    """A pipeline: its document as it may be shown, and what it does. Without a `view`, nobody has looked yet.
+    `current`: the view is of this version and of what is desired now."""
 
     name: str
     version: int
@@ -44,6 +45,7 @@ class PipelineRecord:
     changed_us: int
     actor: str
     view: PipelineView | None
+    current: bool = False
 
     @property
     def state(self) -> str:
@@ -307,6 +309,7 @@ class Service:
         return plan(checked.pipeline.name, version, before, as_shown(checked.content), digest)
 
     def _record(self, known: Version, desired: DesiredState | None) -> PipelineRecord:
+        view, generation = self._reconciler.view(known.name), (known.version, self._kicks.get(known.name, 0))
         return PipelineRecord(
             known.name,
             known.version,
@@ -315,7 +318,8 @@ class Service:
             desired,
             known.at_us,
             known.actor,
-            self._reconciler.view(known.name),
+            view,
+            view is not None and (view.generation, view.desired) == (generation, desired),
         )
 
     def _wake(self) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace.surfaces.cli.output import Json, guard, say_json
-from tailrace.surfaces.cli.place import DataDir, PlatformConfig, data_dir_of
+from tailrace.surfaces.cli.place import DataDir, PlatformConfig, layout_of
 
 if TYPE_CHECKING:
     from tailrace.supervisor.explore.consume import Consumer, From
@@ -30,10 +30,9 @@ def consume(
     with guard(as_json):
         from tailrace.spec import load_pipelines
         from tailrace.supervisor.explore.consume import Consumer
-        from tailrace.supervisor.layout import Layout
 
         [pipeline] = load_pipelines([file])
-        with Consumer(pipeline, Layout(data_dir_of(platform_config, data_dir)), sink) as consumer:
+        with Consumer(pipeline, layout_of(platform_config, data_dir), sink) as consumer:
             try:
                 _print(consumer, _start(start), number, follow=follow, as_json=as_json)
             except KeyboardInterrupt:

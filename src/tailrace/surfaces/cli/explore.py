@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace.surfaces.cli.output import Json, guard, say, say_json, say_table
-from tailrace.surfaces.cli.place import DataDir, PlatformConfig, data_dir_of, instant, moment
+from tailrace.surfaces.cli.place import DataDir, PlatformConfig, instant, layout_of, moment
 
 if TYPE_CHECKING:
     from tailrace.supervisor.explore import Explorer, Page
@@ -96,10 +96,9 @@ def open_explorer(
 ) -> Explorer:
     from tailrace.spec import load_pipelines
     from tailrace.supervisor.explore import Explorer
-    from tailrace.supervisor.layout import Layout
 
     [pipeline] = load_pipelines([file])
-    return Explorer(pipeline, Layout(data_dir_of(platform_config, data_dir)), sink=sink, raw=raw)
+    return Explorer(pipeline, layout_of(platform_config, data_dir), sink=sink, raw=raw)
 
 
 def tell_changes(page: Page) -> None:

@@ -26,6 +26,7 @@ async def events(
     service: Use,
     caller: Viewer,
     after: Annotated[int | None, Query(ge=0, description="The number of the last event that is known.")] = None,
+    follow: Annotated[bool, Query(description="`false`: end after what has happened up to now.")] = True,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> EventSourceResponse:
     """Changes of documents, states and operations, each with a number that grows. `Last-Event-ID` goes on where a
@@ -33,10 +34,10 @@ async def events(
     if last_event_id is not None and last_event_id.isdigit():
         after = int(last_event_id)
     start = await asyncio.to_thread(service.newest_event) if after is None else after
-    return EventSourceResponse(_stream(request, service, start), ping=PING_S)
+    return EventSourceResponse(_stream(request, service, start, follow=follow), ping=PING_S)
 
 
-async def _stream(request: Request, service: Service, after: int) -> AsyncIterator[ServerSentEvent]:
+async def _stream(request: Request, service: Service, after: int, *, follow: bool) -> AsyncIterator[ServerSentEvent]:
     while not await request.is_disconnected():
         page = await asyncio.to_thread(service.events, after)
         if page.missed:
@@ -45,5 +46,7 @@ async def _stream(request: Request, service: Service, after: int) -> AsyncIterat
             after = each.number
             told = {"at": each.at_us / 1e6, "kind": each.kind, "name": each.name, "type": each.type, **each.data}
             yield ServerSentEvent(id=str(each.number), event=each.type, data=json.dumps(told))
+        if not page.events and not follow:
+            return
         if not page.events:
             await asyncio.sleep(LOOK_S)

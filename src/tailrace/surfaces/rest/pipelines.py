@@ -115,12 +115,13 @@ def pipelines(
     service: Use,
     caller: Viewer,
     label: Annotated[list[str], Query(description="`name:value`, `name=value` or `name`; all of them.")] = [],  # noqa: B006
+    figures: Annotated[bool, Query(description="Each with its figures.")] = False,
 ) -> list[PipelineInfo]:
     """All of them, by name."""
     labels, found = _labels(label), []
     after: str | None = None
     while page := service.pipelines(labels=labels, after=after, limit=MOST):
-        found += [PipelineInfo.of(each) for each in page]
+        found += [PipelineInfo.of(each, whole=figures) for each in page]
         after = page[-1].name
     return found
 

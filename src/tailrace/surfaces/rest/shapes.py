@@ -136,6 +136,7 @@ class Ops(Answer):
     source: SourceShown | None
     sinks: list[SinkShown]
     tables: list[TableShown]
+    snapshots: list[SnapshotShown]
 
 
 class TableShown(Answer):
@@ -147,11 +148,23 @@ class TableShown(Answer):
     last_change_at: float | None
 
 
+class SnapshotShown(Answer):
+    """A table that is being read, or could not be. `estimate` is the database's guess of its rows."""
+
+    table: str
+    state: str
+    rows: int
+    estimate: int | None
+    error: dict[str, str] | None
+
+
 class PipelineInfo(Answer):
-    """A pipeline. `etag` names its document's version."""
+    """A pipeline. `etag` names its document's version. `current`: the status is of that version and of what is desired
+    now, which takes a moment after a change."""
 
     name: str
     status: str
+    current: bool
     since: float | None
     desired: Literal["running", "paused", "stopped"] | None
     matters: list[Matter]
@@ -169,6 +182,7 @@ class PipelineInfo(Answer):
         return PipelineInfo(
             name=record.name,
             status=record.state,
+            current=record.current,
             since=None if view is None else view.since,
             desired=record.desired,
             matters=[] if view is None else [Matter.of(each) for each in view.findings],
@@ -293,6 +307,10 @@ def _ops(view: PipelineView) -> Ops:
             )
             for sink in view.sinks
             for name, table in sink.tables.items()
+        ],
+        snapshots=[
+            SnapshotShown(table=each.table, state=each.state, rows=each.rows, estimate=each.estimate, error=each.error)
+            for each in view.snapshots
         ],
     )
 
