@@ -10,10 +10,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from tailrace import telemetry
 from tailrace.capture.tap import Request
 from tailrace.changelog import Awaited, LogReader
 from tailrace.config import Model, Secret
@@ -48,6 +50,7 @@ class TapProcess:
         self._started = 0.0
         self._next_start = 0.0
         self._reader: LogReader | None = None
+        self._versions: dict[str, int] = {}
         self.failure: TailraceError | None = None
         self.notices: tuple[str, ...] = ()
         """What the supervisor found when it started, to be told with the tap's warnings."""
@@ -136,12 +139,20 @@ class TapProcess:
             "age_s": age,
             "restarts": max(0, self._restarts),
             "head": head,
+            "schemas": self._schemas(),
             "holders": tuple(HolderStatus(**each) for each in fields.get("holders", ())),
             "warnings": (*fields.get("warnings", ()), *self.notices),
         }
         if self.failure is not None:
             known["error"] = self.failure.as_dict()
         return TapStatus(**known)
+
+    def _schemas(self) -> dict[str, int]:
+        """How many versions of each table the log knows."""
+        schemas = self._reader.schemas if self._reader is not None else {}
+        if len(schemas) != sum(self._versions.values()):
+            self._versions = dict(Counter(schema.name for schema in schemas.values()))
+        return self._versions
 
     def _state(self, fields: dict[str, Any], age: float | None) -> TapState:
         """What it last said of itself, as far as that can still be true."""
@@ -189,6 +200,7 @@ class TapProcess:
             retry_max_s=platform.retry.max.total_seconds(),
             retry_jitter=platform.retry.jitter,
             retry_multiplier=platform.retry.multiplier,
+            log_level=telemetry.level(),
             awaited=tuple((each.names, each.enough) for each in self._awaited),
         )
 
