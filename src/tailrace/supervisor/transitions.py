@@ -271,7 +271,8 @@ class _Snapshot:
         state = "failed" if table.state == "failed" else "waiting"
         if self._errors.get(table.table) != (state, table.error["code"]):
             self._errors[table.table] = state, table.error["code"]
-            _say(self._log, f"snapshot.table_{state}", state, table=table.table, **telemetry.of_error(table.error))
+            name = "snapshot.table_failed" if state == "failed" else "snapshot.table_waiting"
+            _say(self._log, name, state, table=table.table, **telemetry.of_error(table.error))
 
     def gone(self) -> None:
         if self._under_way:

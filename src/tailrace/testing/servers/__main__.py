@@ -11,6 +11,7 @@ from tailrace.testing.servers import PostgresServer
 from tailrace.testing.servers.kafka import fetch_kafka
 from tailrace.testing.servers.nats import nats_program
 from tailrace.testing.servers.postgres_binaries import MAJORS, installation
+from tailrace.testing.servers.prometheus import promtool
 from tailrace.testing.servers.redis import redis_program
 
 
@@ -18,6 +19,7 @@ def fetch() -> None:
     fetch_kafka()
     nats_program()
     redis_program()
+    promtool()
     for major in MAJORS:
         installation(major).program("postgres")
 
