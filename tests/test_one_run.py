@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.changelog import head
+from tailrace.changelog import LogReader, head
 from tailrace.testing.servers import PostgresServer
 from tailrace.testing.servers.process import free_port
 from tailrace.testing.waiting import eventually
@@ -39,6 +39,9 @@ class Scraped(System):
 
     def figures(self) -> Figures:
         return figures(ask(self.port)[1])
+
+    def log(self) -> LogReader:
+        return LogReader(self.folder / "data" / "logs" / self.db.name)
 
     def printed(self) -> list[dict[str, Any]]:
         """What `run --json` has shown."""
@@ -100,6 +103,8 @@ def test_what_is_scraped_is_the_status(shop: Scraped) -> None:
     assert found["sink_batches_total", *shop.sink] == sink["batches"]
     assert found["sink_lag_bytes", *shop.sink] == sink["lag_bytes"] == 0
     assert found["sink_table_lag_seconds", *shop.sink, "public.items"] == 0
+    assert found["source_snapshot_rows_total", source] == 300
+    assert found["source_log_bytes_total", source] == sum(line.bytes for line in shop.log().lines) > 0
     assert found["source_schema_versions", source, "public.items"] == 1
     batches = found["sink_batches_total", *shop.sink]
     assert batches == found["sink_batch_seconds_count", *shop.sink] == found["sink_batch_rows_count", *shop.sink] > 0

@@ -77,7 +77,14 @@ ROWS: dict[str, list[Panel]] = {
         ),
     ],
     "Throughput": [
-        Panel("Rows captured", [(rate("tailrace_source_rows_total", OF_SOURCE, "source"), "{{source}}")], "rows/s"),
+        Panel(
+            "Rows captured",
+            [
+                (rate("tailrace_source_rows_total", OF_SOURCE, "source"), "{{source}}"),
+                (rate("tailrace_source_snapshot_rows_total", OF_SOURCE, "source"), "{{source}}, of snapshots"),
+            ],
+            "rows/s",
+        ),
         Panel(
             "Rows delivered", [(rate("tailrace_sink_rows_total", OF_SINK, "pipeline, sink, source"), TO_SINK)], "rows/s"
         ),
@@ -93,6 +100,9 @@ ROWS: dict[str, list[Panel]] = {
             "Transactions captured",
             [(rate("tailrace_source_transactions_total", OF_SOURCE, "source"), "{{source}}")],
             "ops",
+        ),
+        Panel(
+            "Growth of the log", [(rate("tailrace_source_log_bytes_total", OF_SOURCE, "source"), "{{source}}")], "Bps"
         ),
         Panel("Batches", [(rate("tailrace_sink_batches_total", OF_SINK, "pipeline, sink, source"), TO_SINK)], "ops"),
     ],

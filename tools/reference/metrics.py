@@ -20,6 +20,8 @@ ELSEWHERE = {
     "source_lag_seconds": [f"{_D}source_lag_seconds"],
     "source_durable_lsn": [f"{_H}wal_sequence"],
     "source_rows_total": [f"{_D}source_events_total", f"{_C}events_produced_total"],
+    "source_snapshot_rows_total": [f"{_D}snapshot_rows_total"],
+    "source_log_bytes_total": [f"{_D}source_bytes_total"],
     "source_errors_total": [
         f"{_D}source_errors_total",
         f"{_D}source_reconnects_total",
@@ -66,7 +68,6 @@ ELSEWHERE = {
         f"{_H}sink_latency_seconds",
     ],
     "sink_batch_rows": [f"{_D}batch_events", f"{_C}batch_size", f"{_C}flow_batch_size"],
-    "snapshot_rows": [f"{_D}snapshot_rows_total"],
     "pipeline_committed_offset": [f"{_D}sink_checkpoint_status"],
     "dlq_entries": [f"{_D}dlq_entries"],
     "dlq_saturation_ratio": [f"{_D}dlq_saturation_ratio"],

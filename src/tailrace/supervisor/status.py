@@ -27,8 +27,10 @@ class TapStatus:
 
     `settled` is the source position up to which everything committed is in the log, which ends at offset `head`. The
     log is `lag_bytes` of WAL and at most `lag_s` behind the server. The slot holds `held_bytes` there; `safe_wal_size`
-    more may be written before it is lost (None: no bound), in `time_to_loss_s` as things go. `schemas` says how many
-    versions of each table the log knows, `errors` how often an attempt of its process failed, by code.
+    more may be written before it is lost (None: no bound), in `time_to_loss_s` as things go.
+
+    Since the run began the log has grown by `log_bytes`, and by `snapshot_rows` beside the stream's `rows`. `schemas`
+    says how many versions of each table it knows, `errors` how often an attempt of the process failed, by code.
     """
 
     source: str
@@ -49,6 +51,8 @@ class TapStatus:
     safe_wal_size: int | None = None
     time_to_loss_s: float | None = None
     head: int | None = None
+    log_bytes: int = 0
+    snapshot_rows: int = 0
     schemas: dict[str, int] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
     holders: tuple[HolderStatus, ...] = ()

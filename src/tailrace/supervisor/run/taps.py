@@ -10,19 +10,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 from tailrace import telemetry
 from tailrace.capture.tap import Request
-from tailrace.changelog import Awaited, LogReader
+from tailrace.changelog import Awaited, LogReader, head
 from tailrace.config import Model, Secret
 from tailrace.errors import Action, LogError, SetupError, SourceError, TailraceError, decide
 from tailrace.machine.durable import make_directory, private
 from tailrace.spec import Platform
 from tailrace.supervisor.layout import Layout
+from tailrace.supervisor.run.growth import Growth
 from tailrace.supervisor.status import HolderStatus, TapState, TapStatus
 
 HEALTHY_S = 30.0
@@ -50,12 +50,17 @@ class TapProcess:
         self._started = 0.0
         self._next_start = 0.0
         self._reader: LogReader | None = None
-        self._versions: dict[str, int] = {}
+        self._began = 0
+        """Where the log ended when the run began."""
+        self._growth = Growth()
         self.failure: TailraceError | None = None
         self.notices: tuple[str, ...] = ()
         """What the supervisor found when it started, to be told with the tap's warnings."""
 
     def start(self) -> None:
+        if self._restarts < 0:
+            with contextlib.suppress(LogError):  # there is none yet, or `head` says what is wrong with it
+                self._began = head(self._layout.log(self.source_id))
         status = self._layout.tap_status(self.source_id)
         make_directory(status.parent)
         status.unlink(missing_ok=True)
@@ -115,8 +120,9 @@ class TapProcess:
         place: the tap is stopped, so that the source keeps it, and `failure` says why."""
         try:
             if self._reader is None:
-                self._reader = LogReader(self._layout.log(self.source_id), start=1 << 62)
+                self._reader = LogReader(self._layout.log(self.source_id), start=self._began)
             self._reader.refresh()
+            self._growth.take(self._reader)
             self._reader.forget(self._reader.end)
             return self._reader.end
         except LogError as error:
@@ -139,20 +145,15 @@ class TapProcess:
             "age_s": age,
             "restarts": max(0, self._restarts),
             "head": head,
-            "schemas": self._schemas(),
+            "log_bytes": self._growth.bytes,
+            "snapshot_rows": self._growth.snapshot_rows,
+            "schemas": self._growth.versions,
             "holders": tuple(HolderStatus(**each) for each in fields.get("holders", ())),
             "warnings": (*fields.get("warnings", ()), *self.notices),
         }
         if self.failure is not None:
             known["error"] = self.failure.as_dict()
         return TapStatus(**known)
-
-    def _schemas(self) -> dict[str, int]:
-        """How many versions of each table the log knows."""
-        schemas = self._reader.schemas if self._reader is not None else {}
-        if len(schemas) != sum(self._versions.values()):
-            self._versions = dict(Counter(schema.name for schema in schemas.values()))
-        return self._versions
 
     def _state(self, fields: dict[str, Any], age: float | None) -> TapState:
         """What it last said of itself, as far as that can still be true."""

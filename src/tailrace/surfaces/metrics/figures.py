@@ -92,6 +92,10 @@ def _of_sources(taps: tuple[TapStatus, ...], named: Named) -> Iterator[Metric]:
     yield _gauge("source_last_commit_timestamp_seconds", last, at, of(lambda tap: _seconds(tap.last_commit_us)))
     yield _gauge("source_warnings", "Warnings that stand.", at, of(lambda tap: len(tap.warnings)))
     yield _counter("source_rows", "Rows captured.", at, of(lambda tap: tap.rows))
+    read = "Rows of snapshots that came into the log."
+    yield _counter("source_snapshot_rows", read, at, of(lambda tap: tap.snapshot_rows))
+    written = "Bytes by which the log has grown."
+    yield _counter("source_log_bytes", written, at, of(lambda tap: tap.log_bytes))
     yield _counter("source_transactions", "Transactions captured.", at, of(lambda tap: tap.transactions))
     yield _counter("source_restarts", "Restarts of its tap.", at, of(lambda tap: tap.restarts))
     errors = (((tap.source, code), count) for tap in taps for code, count in sorted(tap.errors.items()))
