@@ -36,15 +36,17 @@ test: setup ## fetch the servers the tests need and run the tests
 	@$(BIN)/python -m tailrace.testing.servers
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
-check: $(TOOLS) ## format, lint, types, layers, and that docs/reference is what the code says
+check: $(TOOLS) ## format, lint, types, layers, and that docs/reference and the dashboard are what the code says
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy --strict
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tools.reference --check
+	@$(BIN)/python -m tools.dashboard --check
 
-docs: $(TOOLS) ## write docs/reference anew, from the code
+docs: $(TOOLS) ## write docs/reference and the dashboard anew, from the code
 	@$(BIN)/python -m tools.reference
+	@$(BIN)/python -m tools.dashboard
 
 bench: setup ## measure; prints a table and JSON
 	@$(BIN)/python -m tailrace.testing.servers

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tailrace import telemetry
 from tailrace.testing.crash import read_files
 from tailrace.testing.servers import KafkaBroker, PostgresServer
 from tailrace.testing.waiting import eventually
@@ -36,7 +37,11 @@ CHAIN = [
     },
     {"type": "javascript", "id": "grade", "row_wise": True, "columns": {"grade": "text"}, "inline": GRADE},
 ]
-TRICKY = {3: "throw new Error('three')", 5: "while (true) {}", 7: "while (true) all.push(new Array(100000).fill(7))"}
+TRICKY = {
+    3: "throw new Error('three ' + event.after.email)",
+    5: "while (true) {}",
+    7: "while (true) all.push(new Array(100000).fill(7))",
+}
 """What the bad script does, by the row at which it does it."""
 BAD = f"""
 function processBatch(events) {{
@@ -142,6 +147,16 @@ def test_a_script_that_throws_hangs_or_eats_memory_stops_its_own_sink_and_loses_
     assert {event["after"]["id"] for event in skipped} == TRICKY.keys()
     assert len(skipped) == dropped
     assert list(map(without_span, shop.lines("skipping"))) == [event for event in whole if event not in skipped]
+
+
+def test_what_a_script_said_of_a_row_is_nowhere(shop: Shop) -> None:
+    """The log tells once that its sink stopped, and why; neither it nor a status has anything of a row."""
+    said = (shop.folder / "data.out").read_text()
+    assert "@shop" not in said
+    logged = [json.loads(line) for line in said.splitlines() if '"event":' in line]
+    told = next(line for line in logged if line.get("sink") == "stopping" and line["level"] == "error")
+    assert (told["code"], told["error"], told["state"]) == ("processor.failed", telemetry.WITHHELD, "failed")
+    assert told["hint"] and told["where"].startswith("public.orders")
 
 
 def gone_on(shop: Shop, kafka: KafkaBroker) -> bool:

@@ -1,4 +1,5 @@
-"""One run of a whole pipeline: it is scraped, its position at the source is lost, and all of it is told to end."""
+"""One run of a whole pipeline: it is scraped, its log is read, its position at the source is lost, and all of it is
+told to end."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.changelog import head
+from tailrace.changelog import LogReader, head
 from tailrace.testing.servers import PostgresServer
 from tailrace.testing.servers.process import free_port
 from tailrace.testing.waiting import eventually
@@ -20,6 +21,9 @@ from tests.scraping import Figures, ask, figures
 from tests.whole import System
 
 pytestmark = pytest.mark.slow
+
+VALUE = "canary-value-9e2f"
+"""What a row holds: it is not in what a run says."""
 
 
 class Scraped(System):
@@ -36,10 +40,25 @@ class Scraped(System):
     def figures(self) -> Figures:
         return figures(ask(self.port)[1])
 
+    def log(self) -> LogReader:
+        return LogReader(self.folder / "data" / "logs" / self.db.name)
+
     def printed(self) -> list[dict[str, Any]]:
         """What `run --json` has shown."""
+        return [line for line in self.lines() if "started" in line]
+
+    def logged(self) -> list[dict[str, Any]]:
+        """What the run has logged."""
+        return [line for line in self.lines() if "event" in line]
+
+    def logged_by_tap(self) -> list[dict[str, Any]]:
+        text = (self.folder / "data" / "taps" / f"{self.db.name}.log").read_text()
+        return [json.loads(line) for line in text.splitlines()]
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All of it is JSON, also what goes to standard error."""
         lines = (self.folder / "data.out").read_text().splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.startswith('{"started"') and line.endswith("\n")]
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def settled(self) -> Figures | None:
         """The figures, once nothing is left to read or to deliver."""
@@ -55,7 +74,7 @@ def shop(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> 
     with Database(postgres) as db:
         made = Scraped(db, tmp_path_factory.mktemp("run"))
         db.run("CREATE TABLE items (id int PRIMARY KEY, v text)")
-        db.run("INSERT INTO items SELECT n, 'v' FROM generate_series(1, 300) n")
+        db.run(f"INSERT INTO items SELECT n, '{VALUE}' FROM generate_series(1, 300) n")
         made.start()
         try:
             eventually(made.settled, 90, what=made.victim.output)
@@ -82,9 +101,36 @@ def test_what_is_scraped_is_the_status(shop: Scraped) -> None:
     assert found["sink_rows_total", *shop.sink, "public.items"] == 300
     assert found["sink_offset", *shop.sink] == sink["offset"]
     assert found["sink_batches_total", *shop.sink] == sink["batches"]
+    assert found["sink_lag_bytes", *shop.sink] == sink["lag_bytes"] == 0
+    assert found["sink_table_lag_seconds", *shop.sink, "public.items"] == 0
+    assert found["source_snapshot_rows_total", source] == 300
+    assert found["source_log_bytes_total", source] == sum(line.bytes for line in shop.log().lines) > 0
+    assert found["source_schema_versions", source, "public.items"] == 1
+    batches = found["sink_batches_total", *shop.sink]
+    assert batches == found["sink_batch_seconds_count", *shop.sink] == found["sink_batch_rows_count", *shop.sink] > 0
+    assert 0 < found["sink_delay_seconds_sum", *shop.sink] / found["sink_delay_seconds_count", *shop.sink] < 120
+    assert status["started"] < found["sink_last_delivery_timestamp_seconds", *shop.sink] <= status["at"]
     assert found["source_lag_bytes", source] == tap["lag_bytes"]
     assert found["source_retained_wal_bytes", source] == tap["held_bytes"] > 0
     assert ("source_safe_wal_bytes", source) not in found, "the server has no bound"
+
+
+def test_what_happened_is_logged(shop: Scraped) -> None:
+    lines, source, sink = shop.logged(), shop.db.name, {"pipeline": "system", "sink": "files", "source": shop.db.name}
+    events = [line["event"] for line in lines]
+    assert events[0] == "pipeline.started" and events.count("snapshot.finished") == 1
+    assert {"level": "info", "state": "running", "was": "starting", **sink}.items() <= first(
+        lines, "sink.state_changed"
+    ).items()
+    assert first(lines, "source.state_changed")["source"] == source
+    streaming = first(shop.logged_by_tap(), "source.streaming")
+    assert (streaming["source"], bool(streaming["position"])) == (source, True)
+    assert len(lines) < 20, "progress is not logged"
+
+
+def first(lines: list[dict[str, Any]], event: str) -> dict[str, Any]:
+    """The first of these."""
+    return next(line for line in lines if line["event"] == event)
 
 
 def test_its_state_is_its_owners_alone(shop: Scraped) -> None:
@@ -106,6 +152,7 @@ def test_when_needed_reads_everything_anew(shop: Scraped) -> None:
     eventually(lambda: len(shop.ledger.runs(shop.db.name)) == 2, 30, what=shop.victim.output)
     eventually(shop.settled, 60, what=shop.victim.output)
     shop.compare("items")
+    assert first(shop.logged_by_tap(), "source.started_over")["hint"]
 
 
 def test_a_signal_to_every_process_drains(shop: Scraped) -> None:
@@ -116,6 +163,15 @@ def test_a_signal_to_every_process_drains(shop: Scraped) -> None:
     assert shop.victim.terminate_everyone(60) == 0, shop.victim.output()
     said = (shop.folder / "data.out").read_text()
     assert "Traceback" not in said
-    assert '"code"' not in said
+    assert not [line for line in shop.lines() if "event" not in line and '"code"' in json.dumps(line)]
+    assert shop.logged()[-1]["event"] == "pipeline.stopped"
+    assert first(shop.logged_by_tap(), "source.stopped")["position"]
     shop.catch_up()
     shop.compare("items")
+
+
+def test_no_secret_and_no_row_was_said(shop: Scraped) -> None:
+    """After all of that, in everything that the run and its tap said."""
+    for file in (shop.folder / "data.out", *(shop.folder / "data" / "taps").iterdir()):
+        text = file.read_text()
+        assert text and VALUE not in text and shop.db.server.password not in text, file.name

@@ -41,6 +41,12 @@ def statuses(victim: Victim) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.startswith('{"started"')]
 
 
+def logged(victim: Victim) -> list[dict[str, Any]]:
+    """What the run has logged."""
+    lines = victim.data_dir.with_suffix(".out").read_text().splitlines()
+    return [json.loads(line) for line in lines if '"event":' in line]
+
+
 def sink_error(victim: Victim) -> str | None:
     found = statuses(victim)
     sinks = found[-1]["sinks"] if found else []
@@ -70,6 +76,10 @@ def test_kafka_is_down_at_the_start_and_in_the_middle(run: Victim) -> None:
         broker.start()
         eventually(lambda: offset(run) >= 1000, 90, what=run.output)
         assert run.terminate(60) == 0, run.output()
+
+        told = [line["event"] for line in logged(run) if line.get("sink") == "kafka" and line["level"] != "info"]
+        assert told == ["pipeline.sink_write_error"] * 2, "once for each outage, however often it was tried"
+        assert [line["event"] for line in logged(run)].count("sink.recovered") == 2
 
         rows: dict[int, list[str]] = {}
         for event in {record["event_id"]: record for record in read_topic(broker, "outage")}.values():

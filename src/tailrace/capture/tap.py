@@ -11,12 +11,14 @@ import os
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tailrace import telemetry
 from tailrace.backoff import Backoff
 from tailrace.capture.acknowledge import Acknowledgement
 from tailrace.capture.repair import keep_verdict, start_over
@@ -37,6 +39,7 @@ from tailrace.registry import SOURCES
 STATUS_S = 0.5
 RETENTION_S = 10.0
 BLOCKED_S = 1.0
+STREAMING = "streaming"
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,7 @@ class Request:
     retry_max_s: float
     retry_jitter: float
     retry_multiplier: float
+    log_level: telemetry.Level = "info"
     awaited: tuple[tuple[tuple[str, ...], int], ...] = ()
     """What must be delivered before the source hears of it: subscribers, and how many of them (`committed.Awaited`)."""
 
@@ -100,6 +104,9 @@ class Tap:
         self._last_status = 0.0
         self._captured_rows = 0
         self._indexed = -1
+        self._errors: Counter[str] = Counter()
+        self._log = telemetry.logger(source=request.config["id"])
+        self._said = ""
 
     def stop(self) -> None:
         """Drain: finish what is complete, acknowledge it, end."""
@@ -109,6 +116,7 @@ class Tap:
 
     def run(self) -> None:
         """Until stopped, or an error that waiting cannot heal, which is raised."""
+        self._log.info("source.started", pid=os.getpid())
         while not self._stopping:
             try:
                 self._run_once()
@@ -122,6 +130,7 @@ class Tap:
                     raise
                 self._wait_before_retry(full)
         self._publish("stopped")
+        self._log.info("source.stopped", position=self._source.settled() if self._source is not None else None)
 
     def _run_once(self) -> None:
         request = self._request
@@ -156,6 +165,7 @@ class Tap:
                 if not start_over(error, model, ledger, log):  # type: ignore[arg-type]
                     keep_verdict(error, log)
                     raise
+                self._log.warning("source.started_over", **telemetry.of_error(error))
             finally:
                 self._captured_rows += self._source.vitals.rows
                 self._source.vitals.rows = 0
@@ -169,6 +179,7 @@ class Tap:
         """After each append: registry, status, retention, and the wait while the log is full of what sinks still
         need."""
         self._backoff.reset()
+        self._say_streaming()
         if log.versions != self._indexed:
             self._indexed = log.versions
             index(self._request.log_path, SchemaRegistry(store))
@@ -182,7 +193,17 @@ class Tap:
                 self._source.keep_alive()
                 time.sleep(BLOCKED_S)
 
+    def _say_streaming(self) -> None:
+        """Once for each connection."""
+        if self._said != STREAMING:
+            self._said = STREAMING
+            self._log.info("source.streaming", position=self._source.settled())
+
     def _wait_before_retry(self, error: TailraceError) -> None:
+        self._errors[error.code] += 1
+        if error.code != self._said:
+            self._said = error.code
+            self._log.warning("source.waiting", **telemetry.of_error(error))
         deadline, due = time.monotonic() + self._backoff.next(), 0.0
         while not self._stopping and (left := deadline - time.monotonic()) > 0:
             if time.monotonic() >= due:
@@ -212,7 +233,8 @@ class Tap:
         if self._source is not None:
             vitals |= {"warnings": self._source.warnings, "settled": self._source.settled()}
             vitals["rows"] += self._captured_rows
-        status = {"state": state, "pid": os.getpid(), "at": time.time(), **vitals, **more}
+        told = {"state": state, "pid": os.getpid(), "at": time.time(), "errors": dict(self._errors)}
+        status = {**told, **vitals, **more}
         with contextlib.suppress(OSError):  # a full disk is what the status tells of, not a reason to end
             write_status(Path(self._request.status_path), status)
 
@@ -229,6 +251,7 @@ def write_status(path: Path, status: dict[str, Any]) -> None:
 def main() -> int:
     """Run one tap; the last status names the error it stopped for."""
     request = Request(**json.load(sys.stdin))
+    telemetry.configure(request.log_level, "json")
     lifeline.hold(request.parent)
     tap = Tap(request)
     try:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import sqlalchemy as sa
@@ -96,11 +97,13 @@ class LetterGroup:
 
 @dataclass(frozen=True)
 class JournalTotals:
-    """Letters by state, and how many are gone for want of room or for their age."""
+    """Letters by state, the open ones by sink and error code, and how many are gone for want of room or for their
+    age."""
 
     states: dict[str, int]
     evicted: int = 0
     expired: int = 0
+    groups: dict[tuple[str, str], int] = field(default_factory=dict)
 
     @property
     def open(self) -> int:
@@ -233,13 +236,18 @@ class Journal:
             return connection.execute(query).scalar_one_or_none()
 
     def totals(self) -> JournalTotals:
-        by_state = sa.select(_AT.state, sa.func.count()).where(self._mine).group_by(_AT.state)
+        kinds = (_AT.state, _AT.sink, _AT.code)
+        by_kind = sa.select(*kinds, sa.func.count()).where(self._mine).group_by(*kinds)
         gone = sa.select(_TOTAL.evicted, _TOTAL.expired).where(_TOTAL.pipeline == self.pipeline)
         with self.store.transaction() as connection:
             self._expire(connection, self._now_us())
-            states = {state: count for state, count in connection.execute(by_state)}
+            counted = connection.execute(by_kind).all()
             evicted, expired = connection.execute(gone).one_or_none() or (0, 0)
-        return JournalTotals(states, evicted, expired)
+        states, groups = Counter[str](), Counter[tuple[str, str]]()
+        for state, sink, code, count in counted:
+            states[state] += count
+            groups[sink, code] += count if state in OPEN else 0
+        return JournalTotals(dict(states), evicted, expired, dict(+groups))
 
     # -- what people do --------------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from tailrace.spark.chain import SinkChain
 from tailrace.spark.checkpoint import Checkpoint
 from tailrace.spark.control import Control, Orders
 from tailrace.spark.letters import LetterDesk, LetterKeeping, Rerun
+from tailrace.spark.pulse import Pulse
 from tailrace.spark.records import RecordCarrier
 from tailrace.spark.source import ReadOptions, own_source, replaced
 from tailrace.spark.tables import TableCarrier
@@ -79,6 +80,7 @@ class DeliveryProgress:
     """What its processors dropped."""
     skipped: Counter[Skipped] = field(default_factory=Counter)
     """What its target refused under `on_error: skip`."""
+    pulse: Pulse = field(default_factory=Pulse)
 
 
 @dataclass(frozen=True)
@@ -345,12 +347,14 @@ class Query:
         try:
             span = self._checkpoint.span(batch, self._initial)
             with self._turn:
-                self._note(span, self._carrier.carry(frame, span))
+                began = time.monotonic()
+                counts = self._carrier.carry(frame, span)
+                self._note(span, counts, time.monotonic() - began)
         except BaseException as failure:
             self._failure = failure
             raise
 
-    def _note(self, span: Span, counts: dict[int, Count]) -> None:
+    def _note(self, span: Span, counts: dict[int, Count], took_s: float) -> None:
         self._log.refresh()
         more = self._log.end > span.end != self._orders.target
         limited = more and self._log.cut(span.start, self._limits) == span.end
@@ -370,7 +374,9 @@ class Query:
             skipped = self._progress.skipped
             for (number, code), records in skips.items():
                 skipped[Skipped(schemas[number].name, code)] += records
-            self._progress = DeliveryProgress(span.end, self._progress.batches + 1, limits, tables, dropped, skipped)
+            pulse = self._progress.pulse.beat(counts.values(), took_s, time.time())
+            batches = self._progress.batches + 1
+            self._progress = DeliveryProgress(span.end, batches, limits, tables, dropped, skipped, pulse)
 
 
 def _starting_point(

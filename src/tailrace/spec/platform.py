@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from tailrace import telemetry
 from tailrace.backoff import Backoff
 from tailrace.config import GIB, MIB, ByteSize, Dsn, Duration, Model, Secret
 from tailrace.contracts import SinkRetry
@@ -123,6 +124,12 @@ class Metrics(Model):
             examples=["secret"],
         ),
     ] = None
+    tables: Annotated[
+        int,
+        Field(
+            ge=0, description="How many tables of a sink or a source have series of their own; the others are `other`."
+        ),
+    ] = 100
 
     @model_validator(mode="after")
     def _guarded(self) -> Self:
@@ -133,6 +140,16 @@ class Metrics(Model):
                 {"hint": "add `token: ${METRICS_TOKEN}`, or leave `host` out"},
             )
         return self
+
+
+class Logging(Model):
+    """What a run says while it runs, on standard error: one line for each thing that somebody should know of."""
+
+    level: Annotated[telemetry.Level, Field(description="What is said: this and everything graver.")] = "info"
+    format: Annotated[
+        telemetry.Format,
+        Field(description="`json`, a JSON object a line; `human`; `auto`: for people on a terminal, JSON elsewhere."),
+    ] = "auto"
 
 
 class Ports(Model):
@@ -217,6 +234,7 @@ class Platform(Model):
     log: Annotated[LogSettings, Field(description="The change logs.")] = LogSettings()
     tap: Annotated[TapSettings, Field(description="The taps.")] = TapSettings()
     retry: Annotated[Retry, Field(description="How long to wait before the next attempt.")] = Retry()
+    logging: Annotated[Logging, Field(description="What is said while pipelines run.")] = Logging()
     ports: Annotated[Ports, Field(description="Ports to listen on.")] = Ports()
     server: Annotated[Server, Field(description="The server of `tailrace serve`.")] = Server()
     store: Annotated[StoreSettings, Field(description="The control store.")] = StoreSettings()

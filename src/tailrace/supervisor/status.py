@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from tailrace.histogram import NO_ROWS, NO_SECONDS, Histogram
+
 TapState = Literal["starting", "running", "waiting", "blocked", "silent", "failed", "stopped"]
 SinkState = Literal["starting", "running", "waiting", "expired", "failed", "stopped"]
 OVER: tuple[SinkState, ...] = ("expired", "failed")
@@ -28,6 +30,9 @@ class TapStatus:
     `settled` is the source position up to which everything committed is in the log, which ends at offset `head`. The
     log is `lag_bytes` of WAL and at most `lag_s` behind the server. The slot holds `held_bytes` there; `safe_wal_size`
     more may be written before it is lost (None: no bound), in `time_to_loss_s` as things go.
+
+    Since the run began the log has grown by `log_bytes`, and by `snapshot_rows` beside the stream's `rows`. `schemas`
+    says how many versions of each table it knows, `errors` how often an attempt of the process failed, by code.
     """
 
     source: str
@@ -48,6 +53,10 @@ class TapStatus:
     safe_wal_size: int | None = None
     time_to_loss_s: float | None = None
     head: int | None = None
+    log_bytes: int = 0
+    snapshot_rows: int = 0
+    schemas: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, int] = field(default_factory=dict)
     holders: tuple[HolderStatus, ...] = ()
     warnings: tuple[str, ...] = ()
     error: dict[str, str] | None = None
@@ -94,9 +103,18 @@ class SkipStatus:
 
 
 @dataclass(frozen=True)
+class LetterGroup:
+    """Dead letters of a sink with one error code that something is left to do about."""
+
+    sink: str
+    code: str
+    letters: int
+
+
+@dataclass(frozen=True)
 class LetterStatus:
     """A pipeline's dead letters: those that something is left to do about (`held` of them only because an earlier one
-    of their key is), the bound, and how many are gone for want of room or for their age."""
+    of their key is), by `groups`, the bound, and how many are gone for want of room or for their age."""
 
     pipeline: str
     open: int
@@ -105,14 +123,18 @@ class LetterStatus:
     evicted: int
     expired: int
     warnings: tuple[str, ...] = ()
+    groups: tuple[LetterGroup, ...] = ()
 
 
 @dataclass(frozen=True)
 class SinkStatus:
-    """A sink of a pipeline. Everything below `offset` is delivered; `lag_rows` wait in the log, the oldest of them for
-    `lag_s`. They are None while they are not known: before its query began, or where the log cannot be read. `debt` is
-    by table, of sinks that tend their tables. A sink is `expired` where the log no longer has what it lacks: it stopped
-    for good, and its `error` names the snapshot that brings it."""
+    """A sink of a pipeline. Everything below `offset` is delivered; `lag_rows` of `lag_bytes` wait in the log, the
+    oldest of them for `lag_s`. They are None while they are not known: before its query began, or where the log cannot
+    be read. `lag_tables_s` is how long the oldest of each table has waited; None: not known of any. `debt` is by table,
+    of sinks that tend their tables. `errors` says how often an attempt failed, by code. For `delay_s`, `batch_s`,
+    `batch_rows` and `last_delivery` see `spark.pulse.Pulse`. A sink is
+    `expired` where the log no longer has what it lacks: it stopped for good, and its `error` names the snapshot that
+    brings it."""
 
     pipeline: str
     sink: str
@@ -128,6 +150,13 @@ class SinkStatus:
     dropped: tuple[DropStatus, ...] = ()
     skipped: tuple[SkipStatus, ...] = ()
     debt: dict[str, DebtStatus] = field(default_factory=dict)
+    lag_bytes: int | None = None
+    lag_tables_s: dict[str, float] | None = None
+    delay_s: Histogram = NO_SECONDS
+    batch_s: Histogram = NO_SECONDS
+    batch_rows: Histogram = NO_ROWS
+    last_delivery: float | None = None
+    errors: dict[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     error: dict[str, str] | None = None
 

@@ -13,7 +13,7 @@ from tailrace.contracts import Letter
 from tailrace.control import Store
 from tailrace.control.journal import Journal, JournalBounds, LetterFilter, Overflow
 from tailrace.supervisor.run.letters import LOOK_S, LetterWatch
-from tailrace.supervisor.status import LetterStatus
+from tailrace.supervisor.status import LetterGroup, LetterStatus
 
 
 class Clock:
@@ -44,7 +44,7 @@ def test_a_journal_that_fills_up_is_said_twice(store: Store, overflow: Overflow)
     journal = Journal(store, "shop", JournalBounds(max_entries=20, overflow=overflow))
     watch = LetterWatch(journal, Clock())
     journal.put(letters(*range(15)))
-    assert watch.status() == LetterStatus("shop", 15, 0, 20, 0, 0)
+    assert watch.status() == LetterStatus("shop", 15, 0, 20, 0, 0, (), (LetterGroup("x", "x", 15),))
     journal.put(letters(15))
     [warning] = watch.status().warnings
     assert "more than 80% full (80%)" in warning and "tailrace dlq" in warning

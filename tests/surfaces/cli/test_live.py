@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
+from tailrace import telemetry
 from tailrace.supervisor.status import (
     DebtStatus,
     DropStatus,
@@ -122,6 +125,37 @@ def test_machines_get_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
     [line] = told.out.splitlines()
     assert json.loads(line)["sinks"][0]["tables"]["public.orders"]["rows"] == 5
     assert told.err == ""
+
+
+def test_machines_have_standard_error_for_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+    with live.view(as_json=False, quiet=True) as tick:
+        tick(status(1000.0, 5))
+    assert capsys.readouterr() == ("", "")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_log_stands_above_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, root = Terminal(), logging.getLogger()
+    handlers = list(root.handlers)
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "160")
+    try:
+        telemetry.configure()
+        with live.view(as_json=False) as tick:
+            tick(status(1000.0, 5))
+            before = len(terminal.getvalue())
+            telemetry.logger(source="db").warning("source.restarted", restarts=1)
+            shown = Text.from_ansi(terminal.getvalue()[before:]).plain
+    finally:
+        root.handlers[:] = handlers
+    [line] = [line for line in shown.splitlines() if "source.restarted" in line]
+    assert "source=db" in line and "restarts=1" in line
+    assert shown.index("source.restarted") < shown.index("change log"), "the table is drawn again below it"
 
 
 def test_a_status_that_there_is_no_space_for_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

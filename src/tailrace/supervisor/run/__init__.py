@@ -18,6 +18,7 @@ from tailrace.supervisor.layout import Layout, run_lock
 from tailrace.supervisor.run.subscriptions import awaited, settle_subscribers
 from tailrace.supervisor.run.taps import TapProcess
 from tailrace.supervisor.status import PipelineStatus, SinkStatus, Status
+from tailrace.supervisor.transitions import Transitions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,6 +52,7 @@ class Supervisor:
         self._runners: list[SinkRunner] = []
         self._letters: list[LetterWatch] = []
         self._snapshots: dict[str, SnapshotThread] = {}
+        self._transitions = Transitions()
 
     def run(
         self,
@@ -76,8 +78,8 @@ class Supervisor:
                     at_end(self._spark)
             finally:
                 self._shut_down()
-        status = self.status()
-        on_tick(status)
+        status = self._look(on_tick)
+        self._transitions.end()
         self._raise_failure()
         return status
 
@@ -137,7 +139,7 @@ class Supervisor:
         while not self._stopping.is_set():
             for tap in self._taps.values():
                 tap.tick()
-            on_tick(self.status())
+            self._look(on_tick)
             over = deadline is not None and time.monotonic() >= deadline
             if over or self._nothing_left():
                 return False
@@ -145,6 +147,13 @@ class Supervisor:
                 return True
             self._stopping.wait(FINISHING_TICK_S if self._finishing else TICK_S)
         return False
+
+    def _look(self, on_tick: Callable[[Status], None]) -> Status:
+        """Once around: what changed is logged, and the status shown."""
+        status = self.status()
+        self._transitions.look(status)
+        on_tick(status)
+        return status
 
     def _dead(self) -> set[str]:
         """Sources whose tap or snapshot has stopped for good."""

@@ -6,6 +6,7 @@ import shlex
 import threading
 import time
 import uuid
+from collections import Counter
 from dataclasses import asdict, replace
 
 from pyspark.sql import SparkSession
@@ -64,6 +65,7 @@ class SinkRunner(threading.Thread):
         self._target: int | None = None
         self._state: SinkState = "starting"
         self._error: TailraceError | None = None
+        self._errors: Counter[str] = Counter()
         self._past = DeliveryProgress(UNKNOWN)
         self._pressure = _Pressure()
 
@@ -119,6 +121,13 @@ class SinkRunner(threading.Thread):
             dropped=tuple(DropStatus(*drop, number) for drop, number in sorted(progress.dropped.items())),
             skipped=tuple(SkipStatus(*skip, number) for skip, number in sorted(progress.skipped.items())),
             debt={name: DebtStatus(**asdict(debt)) for name, debt in self._care.debts().items()} if self._care else {},
+            lag_bytes=lag.bytes,
+            lag_tables_s=lag.tables,
+            delay_s=progress.pulse.delay_s,
+            batch_s=progress.pulse.batch_s,
+            batch_rows=progress.pulse.batch_rows,
+            last_delivery=progress.pulse.last_s or None,
+            errors=dict(self._errors),
             warnings=self._pressure.warnings(progress) + self._kept_warnings(),
             error=self._error.as_dict() if self._error is not None else None,
         )
@@ -201,6 +210,7 @@ class SinkRunner(threading.Thread):
 
     def _handle(self, error: TailraceError) -> None:
         self._error = error
+        self._errors[error.code] += 1
         if error.code == "log.expired":
             self._state, self._error = "expired", self._with_way_out(error)
             return
@@ -246,5 +256,5 @@ def _sum(past: DeliveryProgress, now: DeliveryProgress) -> DeliveryProgress:
     for name, count in now.tables.items():
         tables.setdefault(name, Count()).add(count)
     limited, dropped = past.bound_limited + now.bound_limited, past.dropped + now.dropped
-    skipped = past.skipped + now.skipped
-    return DeliveryProgress(now.offset, past.batches + now.batches, limited, tables, dropped, skipped)
+    skipped, pulse = past.skipped + now.skipped, past.pulse.plus(now.pulse)
+    return DeliveryProgress(now.offset, past.batches + now.batches, limited, tables, dropped, skipped, pulse)

@@ -14,7 +14,7 @@ from tailrace.spark.query import Query
 from tailrace.spark.replay import Redelivery
 from tailrace.spec import Pipeline
 from tailrace.supervisor.layout import Layout
-from tailrace.supervisor.status import LetterStatus
+from tailrace.supervisor.status import LetterGroup, LetterStatus
 
 LOOK_S = 1.0
 """How often the store is asked."""
@@ -50,6 +50,7 @@ class LetterWatch:
             totals.evicted,
             totals.expired,
             tuple(self._warnings(totals.open / most)),
+            tuple(LetterGroup(sink, code, count) for (sink, code), count in sorted(totals.groups.items())),
         )
 
     def _warnings(self, share: float) -> list[str]:

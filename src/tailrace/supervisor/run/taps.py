@@ -15,14 +15,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from tailrace import telemetry
 from tailrace.capture.tap import Request
-from tailrace.changelog import Awaited
+from tailrace.changelog import Awaited, head
 from tailrace.config import Model, Secret
 from tailrace.control import text_of
 from tailrace.errors import LogError, SetupError, SourceError, TailraceError
 from tailrace.machine.durable import make_directory, private
 from tailrace.spec import Platform
 from tailrace.supervisor.layout import Layout
+from tailrace.supervisor.run.growth import Growth
 from tailrace.supervisor.run.heads import LogEnd
 from tailrace.supervisor.status import HolderStatus, TapState, TapStatus
 
@@ -50,12 +52,16 @@ class TapProcess:
         self._restarts = -1
         self._started = 0.0
         self._next_start = 0.0
-        self._end = LogEnd(self._layout.log(self.source_id))
+        self._growth = Growth()
+        self._end = self._log_from(0)
         self.failure: TailraceError | None = None
         self.notices: tuple[str, ...] = ()
         """What the supervisor found when it started, to be told with the tap's warnings."""
 
     def start(self) -> None:
+        if self._restarts < 0:
+            with contextlib.suppress(LogError):  # there is none yet, or `head` says what is wrong with it
+                self._end = self._log_from(head(self._layout.log(self.source_id)))
         status = self._layout.tap_status(self.source_id)
         make_directory(status.parent)
         status.unlink(missing_ok=True)
@@ -139,6 +145,9 @@ class TapProcess:
             "age_s": age,
             "restarts": max(0, self._restarts),
             "head": head,
+            "log_bytes": self._growth.bytes,
+            "snapshot_rows": self._growth.snapshot_rows,
+            "schemas": self._growth.versions,
             "holders": tuple(HolderStatus(**each) for each in fields.get("holders", ())),
             "warnings": (*fields.get("warnings", ()), *self.notices),
         }
@@ -167,6 +176,10 @@ class TapProcess:
         fresh = fields.get("state") == "running"
         return bool(fresh and settled and self.source.is_past(settled, position))  # type: ignore[attr-defined]
 
+    def _log_from(self, start: int) -> LogEnd:
+        """The log's end, and what comes into it from `start` on."""
+        return LogEnd(self._layout.log(self.source_id), start, self._growth.take)
+
     def _read_status(self) -> dict[str, Any]:
         return _told(self._layout.tap_status(self.source_id))
 
@@ -188,6 +201,7 @@ class TapProcess:
             retry_max_s=platform.retry.max.total_seconds(),
             retry_jitter=platform.retry.jitter,
             retry_multiplier=platform.retry.multiplier,
+            log_level=telemetry.level(),
             awaited=tuple((each.names, each.enough) for each in self._awaited),
         )
 

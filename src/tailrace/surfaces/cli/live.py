@@ -1,6 +1,7 @@
 """A run, watched: a table that moves in a terminal, plain lines elsewhere, JSON lines for machines.
 
-What is for people goes to standard error; standard output is for results, for machines, and for the console sink.
+What the run logs stands above the table: while the view is there, standard error leads through it. What is for people
+goes to standard error; standard output is for results, for machines, and for the console sink.
 """
 
 from __future__ import annotations
@@ -47,9 +48,12 @@ _MINUTE = 60
 
 
 @contextmanager
-def view(as_json: bool) -> Iterator[Tick]:
-    """Yields what a supervisor calls with each status."""
-    if as_json:
+def view(as_json: bool, *, quiet: bool = False) -> Iterator[Tick]:
+    """Yields what a supervisor calls with each status. `quiet`: shows nothing to people, because standard error has
+    lines for machines."""
+    if quiet:
+        yield lambda status: None
+    elif as_json:
         yield _paced(JSON_S, lambda status, rates: [json.dumps(status.as_dict())], typer.echo)
     elif sys.stderr.isatty():
         with _screen() as tick:

@@ -22,16 +22,22 @@ def run(
     platform_config: Annotated[Path | None, typer.Option(help="The platform document.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Run pipelines. Ctrl-C or SIGTERM drains: the batches that run are finished, nothing is lost."""
+    """Run pipelines. Ctrl-C or SIGTERM drains: the batches that run are finished, nothing is lost.
+
+    What happens is logged on standard error, as the platform document's `logging` says."""
     with guard(as_json):
+        from tailrace import telemetry
         from tailrace.spec import load_pipelines, load_platform
         from tailrace.supervisor import Supervisor
         from tailrace.surfaces import metrics
         from tailrace.surfaces.cli import live
 
         pipelines, platform = load_pipelines(files), load_platform(platform_config)
+        logging = platform.logging
+        telemetry.configure(logging.level, logging.format)
         supervisor = Supervisor(pipelines, platform)
-        with metrics.served(platform.ports.metrics) as keep, live.view(as_json) as show:
+        quiet = not as_json and telemetry.is_json(logging.format)
+        with metrics.served(platform.ports.metrics) as keep, live.view(as_json, quiet=quiet) as show:
 
             def on_tick(status: Status) -> None:
                 keep(status)

@@ -12,6 +12,7 @@ from tailrace.testing.servers.kafka import fetch_kafka
 from tailrace.testing.servers.nats import nats_program
 from tailrace.testing.servers.opensearch import fetch_opensearch
 from tailrace.testing.servers.postgres_binaries import MAJORS, installation
+from tailrace.testing.servers.prometheus import promtool
 from tailrace.testing.servers.redis import redis_program
 
 
@@ -20,6 +21,7 @@ def fetch() -> None:
     fetch_opensearch()
     nats_program()
     redis_program()
+    promtool()
     for major in MAJORS:
         installation(major).program("postgres")
 
