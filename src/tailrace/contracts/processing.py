@@ -81,6 +81,10 @@ class Processor(Model, ABC):
         """What a version of a table looks like behind it; None: only the data can tell."""
         return table if "schema" in self.preserves() else None
 
+    def keeps_keys(self, table: TableSchema) -> bool:
+        """Whether every change of `table` comes out with its key, name by name and byte for byte."""
+        return "key" in self.preserves()
+
     def unsent(self, columns: Iterable[str], table: TableSchema) -> tuple[str, ...]:
         """The columns that a change of `table` lacks behind it where it lacks these before it."""
         return tuple(columns)

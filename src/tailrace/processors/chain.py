@@ -55,6 +55,15 @@ class Chain:
             table = found
         return table
 
+    def keeps_keys(self, table: TableSchema) -> bool:
+        """Whether every change of `table` comes out with its key as it is. Of a table whose columns nobody knows, that
+        is not known."""
+        for each in self.processors:
+            if not table.columns or not each.keeps_keys(table):
+                return False
+            table = each.shape(table) or table
+        return True
+
     def unsent(self, columns: Iterable[str], table: TableSchema) -> tuple[str, ...]:
         """The columns that a change lacks behind the chain where it lacks these before it."""
         names = tuple(columns)

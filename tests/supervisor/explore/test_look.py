@@ -194,6 +194,7 @@ def test_a_key_that_a_chain_hides_is_found_by_what_it_became(place: Place) -> No
 
 def test_what_is_dropped_is_told_with_its_reason_and_without_its_row(place: Place) -> None:
     page = look(place.explorer(ONLY_PAID, MASK), Filter(start=7, end=10))
+    assert [each.key for each in page.entries] == [f'{{"id": {each.offset}}}' for each in page.entries]
     assert [(each.offset, each.dropped and each.dropped.processor) for each in page.entries] == [
         (9, None),
         (8, "paid"),
@@ -203,7 +204,7 @@ def test_what_is_dropped_is_told_with_its_reason_and_without_its_row(place: Plac
     [entry] = page.entries
     told = entry.as_dict()
     assert (told["dropped"]["processor"], told["key"], told["after"]) == ("paid", None, None)
-    assert offsets(look(place.explorer(ONLY_PAID), Filter(key="2"))) == [11, 2]
+    assert offsets(look(place.explorer(ONLY_PAID, MASK), Filter(key="2"))) == [11, 2]
 
 
 def test_defaults_of_new_columns_are_values_of_rows(place: Place) -> None:

@@ -82,7 +82,7 @@ def test_a_condition_that_cannot_be_read_is_told_with_its_place(place: Place) ->
 def test_a_row(place: Place) -> None:
     done = tailrace(place, "trace", "orders", "1")
     assert done.exit_code == 0, done.stderr
-    ways = [line.split("  ") for line in done.stdout.splitlines() if "  screen" in line]
+    ways = [line.split("  ") for line in done.stdout.splitlines() if "  screen  " in line]
     assert [[word.strip() for word in way if word.strip()] for way in ways] == [
         ["0", "0/0", "0 #1 last", "screen", "sent", "unknown", "unknown"],
         ["1", "0/1", "1 #1 last", "screen", "waits", "unknown", "unknown"],

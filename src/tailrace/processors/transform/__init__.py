@@ -41,6 +41,9 @@ class TransformProcessor(BatchProcessor, Edits):
     def shape(self, table: TableSchema) -> TableSchema:
         return plan_of(self, table).shape(table)
 
+    def keeps_keys(self, table: TableSchema) -> bool:
+        return not plan_of(self, table).touches(table.key)
+
     def unsent(self, columns: Iterable[str], table: TableSchema) -> tuple[str, ...]:
         plan = plan_of(self, table)
         return tuple(name for each in columns if (name := plan.name(each)) is not None)

@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 
 from tailrace.changelog.history import History, Stretch
 from tailrace.contracts import Place, Processor, Sink
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, ProcessorError
 from tailrace.processors.chain import Chain
 from tailrace.processors.tables import by_table
+from tailrace.schema import TableSchema
 from tailrace.spec import Pipeline
 from tailrace.supervisor.explore.child import ChildPassing, TooLate, needs_child
 from tailrace.supervisor.explore.cursor import Cursor, digest
@@ -83,7 +84,7 @@ class Explorer:
         self.sink: Sink = Trial.of(pipeline, sink).sink
         chain = () if raw else pipeline.chain(self.sink)
         self._passing: Passing | ChildPassing = _passing(pipeline, self.sink, chain)
-        self.keeps_keys = Chain(chain).preserves("key")
+        self._chain, self._keeping = Chain(chain), dict[TableSchema, bool]()
 
     def __enter__(self) -> Self:
         return self
@@ -122,6 +123,17 @@ class Explorer:
         if isinstance(self._passing, ChildPassing):
             return self._passing(changes, history.schemas, seconds)
         return self._passing(changes, history.schemas)
+
+    def keeps_keys(self, table: TableSchema | None) -> bool:
+        """Whether the chain leaves every key of a table as it is; of one that nobody knows, it is not known."""
+        if table is None or not self._chain:
+            return not self._chain
+        if table not in self._keeping:
+            try:
+                self._keeping[table] = self._chain.keeps_keys(table)
+            except ProcessorError:  # the chain fails for the table's changes
+                self._keeping[table] = False
+        return self._keeping[table]
 
     def get_ready(self) -> None:
         """Start what the chain needs, so that no look pays for it."""
@@ -212,7 +224,8 @@ class _Look:
     def _narrow(self) -> Any:
         """Frames that cannot have the key are passed over, where keys are what they are in the log."""
         row = self._wanted.row
-        if row is None or not self._explorer.keeps_keys:
+        tables = [each for each in self._history.tables() if each.columns and self._wanted.wants_table(each)]
+        if row is None or not all(self._explorer.keeps_keys(each) for each in tables):
             return None
         texts = tuple(row.texts())
 
@@ -232,8 +245,8 @@ class _Look:
             fits &= times >= wanted.since_us
         if wanted.until_us is not None:
             fits &= times < wanted.until_us
-        if wanted.row is not None and self._explorer.keeps_keys:
-            fits &= wanted.of_row(changes)
+        if wanted.row is not None:
+            fits &= wanted.of_row(changes) | ~self._keeps_keys(changes)
         return self._by_position(changes, fits)
 
     def _by_position(self, changes: pa.RecordBatch, fits: np.ndarray) -> np.ndarray:
@@ -262,7 +275,8 @@ class _Look:
             contents.setdefault(row["seq"], []).append(Content.of(row))
         for change in changes.filter(pc.is_in(changes.column("seq"), chosen)).to_pylist():
             mine = tuple(sorted(contents.get(change["seq"], []), key=lambda each: each.part or ""))
-            yield entry_of(change, mine, seen, shows_key=self._explorer.keeps_keys)
+            shows_key = self._explorer.keeps_keys(self._history.schemas.get(change["schema_id"]))
+            yield entry_of(change, mine, seen, shows_key=shows_key)
 
     def _of_view(self, rows: pa.RecordBatch) -> np.ndarray:
         """Which rows are wanted by what they have."""
@@ -271,18 +285,26 @@ class _Look:
             fits &= np.asarray(pc.is_in(rows.column("op"), pa.array(sorted(self._wanted.letters))))
         if self._wanted.asked is not None and rows.num_rows:
             fits &= self._wanted.asked.fits(rows)
-        if self._wanted.row is not None and not self._explorer.keeps_keys:
-            fits &= self._wanted.of_row(rows)
+        if self._wanted.row is not None:
+            fits &= self._wanted.of_row(rows) | self._keeps_keys(rows)
         return fits
 
     def _without_rows(self, changes: pa.RecordBatch, out: set[int]) -> set[int]:
         """Offsets of changes for which nothing comes out, and of which nothing is asked that they would need."""
-        asks_rows = self._wanted.asked is not None or (self._wanted.row is not None and not self._explorer.keeps_keys)
-        if asks_rows:
+        if self._wanted.asked is not None:
             return set()
-        letters = sorted(self._wanted.letters)
-        ops = pc.is_in(changes.column("op"), pa.array(letters)) if letters else None
-        return _offsets(changes if ops is None else changes.filter(ops)) - out
+        fits = np.ones(changes.num_rows, dtype=np.bool_)
+        if self._wanted.row is not None:
+            fits &= self._keeps_keys(changes)
+        if self._wanted.letters:
+            fits &= np.asarray(pc.is_in(changes.column("op"), pa.array(sorted(self._wanted.letters))))
+        return _offsets(changes.filter(pa.array(fits))) - out
+
+    def _keeps_keys(self, changes: pa.RecordBatch) -> np.ndarray:
+        """Which changes are of tables of which the chain leaves every key as it is."""
+        numbers, which = np.unique(changes.column("schema_id").to_numpy(), return_inverse=True)
+        tables = (self._history.schemas.get(int(number)) for number in numbers)
+        return np.array([self._explorer.keeps_keys(each) for each in tables], dtype=np.bool_)[which]
 
 
 def _offsets(changes: pa.RecordBatch) -> set[int]:

@@ -66,6 +66,7 @@ class Scan:
             self._reach(stretch.start, stretch.end)
             if self._is_over():
                 return
+        self.lost += self.low - self._start if self.newest_first else self._end - self.high
         self._reach(self._start, self._end)
 
     def stop_at(self, seq: int) -> None:

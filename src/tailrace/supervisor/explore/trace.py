@@ -114,7 +114,7 @@ def _key(text: str, versions: list[TableSchema], explorer: Explorer) -> str:
         raise ConfigError("explore.no_key", f"{versions[-1].name} has no key", hint=hint)
     if names == [""] and all(len(each) == 1 for each in keys):
         return text
-    if not explorer.keeps_keys or any(set(each) == set(names) for each in keys):
+    if not all(explorer.keeps_keys(each) for each in versions) or any(set(each) == set(names) for each in keys):
         return text
     example = json.dumps(dict.fromkeys(next(reversed(keys)), "…"), ensure_ascii=False)
     message = f"the key of {versions[-1].name} is made of {', '.join(next(reversed(keys)))}"
