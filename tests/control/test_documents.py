@@ -34,6 +34,13 @@ def test_a_document_comes_back_as_it_was_written(documents: Documents) -> None:
     assert documents.get("source", "shop") is None
 
 
+def test_any_text_may_be_in_a_document(documents: Documents) -> None:
+    odd = {"metadata": {"labels": {"nul\x00": "half\ud800"}}, "text": "\x00\ud800é"}
+    made = put(documents, "odd", odd)
+    assert documents.list("pipeline", labels={"nul\x00": "half\ud800"}) == [made]
+    assert made.content == odd
+
+
 def test_only_the_expected_version_is_replaced(documents: Documents) -> None:
     put(documents, "shop", document("shop"))
     assert put(documents, "shop", document("shop", team="a"), 1).version == 2

@@ -89,6 +89,17 @@ def test_a_url_that_libpq_does_not_read(url: Dsn) -> None:
     with pytest.raises(TailraceError) as caught:
         Store(Dsn(text_of(url) + "&ssl_mood=good"))
     assert caught.value.code == "store.bad_url"
+    assert "ssl_mood" in caught.value.message
+    with pytest.raises(TailraceError) as caught:
+        Store(Dsn(f"postgresql://tailrace:{CANARY}%zz@localhost/store"))  # which libpq quotes
+    assert caught.value.code == "store.bad_url"
+    assert CANARY not in f"{caught.value.as_dict()}"
+
+
+def test_a_text_that_postgres_cannot_have(opened: Store) -> None:
+    with pytest.raises(TailraceError) as caught:
+        SnapshotLedger(opened).runs("\x00")
+    assert (caught.value.code, decide(caught.value)) == ("store.bad_text", Action.STOP)
 
 
 def test_a_turn_that_does_not_come(opened: Store, monkeypatch: pytest.MonkeyPatch) -> None:

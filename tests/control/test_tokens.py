@@ -24,7 +24,15 @@ def test_a_token_is_what_its_clear_text_says(tokens: Tokens) -> None:
     assert (tokens.check(clear), tokens.check(clear_of_other)) == (made, other)
     first, second = clear.rpartition("_"), clear_of_other.rpartition("_")
     wrong = ["", "tailrace", clear[:-1], clear + "x", clear.replace("tailrace", "other"), clear.partition("_")[2]]
-    for text in [*wrong, first[0] + "_" + second[2], f"tailrace_{made.id}_", "tailrace__", "\x00é"]:
+    for text in [
+        *wrong,
+        first[0] + "_" + second[2],
+        f"tailrace_{made.id}_",
+        "tailrace__",
+        "\x00é",
+        f"tailrace_{made.id}_\x00",
+        "tailrace_\x00_x",
+    ]:
         assert tokens.check(text) is None, text
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import sqlalchemy as sa
@@ -12,7 +12,7 @@ from tailrace.control.counters import next_number
 from tailrace.control.events import add_event
 from tailrace.control.store import Store
 from tailrace.control.tables import actual_states, transitions
-from tailrace.control.upsert import put
+from tailrace.control.upsert import printable, put
 
 State = Literal["created", "starting", "snapshotting", "running", "degraded", "paused", "stopped", "failed"]
 SYSTEM = "system"
@@ -75,7 +75,7 @@ class States:
     ) -> bool:
         """Whether that is a change of the state or of the reason's code: only then there is a transition. Other
         words for the same reason are kept without one."""
-        reason = reason or Reason()
+        reason = _printable(reason or Reason())
         with self._store.transaction() as connection:
             before = _current(connection, subject)
             if before is not None and (before.state, before.reason) == (state, reason):
@@ -146,6 +146,10 @@ class States:
         too_old = newest.offset(self._kept).limit(1).scalar_subquery()
         connection.execute(sa.delete(transitions).where(*of_object, _STEP.number <= too_old))
         add_event(self._store, connection, subject.kind, subject.name, "state", {"part": subject.part, **step})
+
+
+def _printable(reason: Reason) -> Reason:
+    return replace(reason, message=printable(reason.message), hint=printable(reason.hint))
 
 
 def _same(subject: Subject) -> tuple[sa.ColumnElement[bool], ...]:

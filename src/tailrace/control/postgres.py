@@ -116,6 +116,9 @@ class PostgresDatabase:
             return SetupError("store.refused", f"the database refuses it: {_told(cause)}", hint=hint, where=self.where)
         if cause.sqlstate is None and isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError):
             return self._no_connection(_told(cause))
+        if isinstance(cause, psycopg.DataError) and "NUL" in str(cause):
+            hint = "leave the character U+0000 out: PostgreSQL has no text with it"
+            return ConfigError("store.bad_text", "a text cannot be kept", hint=hint, where=self.where)
         if (cause.sqlstate or "").startswith(_WAITS) or isinstance(cause, _WAITING):
             return self._unavailable(_told(cause))
         return None
@@ -138,7 +141,8 @@ class PostgresDatabase:
             conninfo = make_conninfo(**(NETWORK | given), client_encoding="UTF8")
         except psycopg.ProgrammingError as error:
             hint = "postgresql://user:password@host:5432/database?sslmode=verify-full"
-            raise ConfigError("store.bad_url", redact(_told(error)), hint=hint, where=self.where) from None
+            text = "libpq does not understand `store.url`" + _unknown_parameter(error)
+            raise ConfigError("store.bad_url", text, hint=hint, where=self.where) from None
         connection = psycopg.connect(conninfo, prepare_threshold=None)
         # What the store says must be durable, whatever the server does by default.
         connection.execute(_DURABLE)
@@ -188,6 +192,12 @@ def _begin(connection: sa.Connection) -> None:
 def _told(error: psycopg.Error) -> str:
     """What an error says, in one line, without passwords."""
     return redact(" ".join((error.diag.message_primary or str(error)).split()))
+
+
+def _unknown_parameter(error: psycopg.ProgrammingError) -> str:
+    """The parameter that libpq does not know. What else it says may quote the password."""
+    text = " ".join(str(error).split())
+    return f": {text}" if text.startswith("invalid URI query parameter") else ""
 
 
 def _address(url: Dsn) -> str:

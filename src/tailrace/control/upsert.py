@@ -1,4 +1,4 @@
-"""Inserts that meet a row which is there already. The one place that knows how each database says it."""
+"""What each database says its own way: inserts that meet a row which is there already, and what a text may hold."""
 
 from __future__ import annotations
 
@@ -34,6 +34,12 @@ def insert_or(
     that fulfils `where`."""
     keys = list(table.primary_key)
     return _insert(connection, table).values(**row).on_conflict_do_update(index_elements=keys, set_=change, where=where)
+
+
+def printable(message: str) -> str:
+    """A message of somebody else's without what a database cannot keep in a text: the character U+0000, and halves of
+    surrogate pairs."""
+    return message.replace("\x00", "\\x00").encode(errors="backslashreplace").decode()
 
 
 def _insert(connection: sa.Connection, table: sa.Table) -> Insert:

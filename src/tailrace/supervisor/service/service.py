@@ -86,7 +86,7 @@ class Service:
         self._thread.start()
 
     def close(self) -> None:
-        """Finish the batches that run, then end everything. What is not delivered stays in the logs."""
+        """Finish the batches that run, then end everything. What is not delivered stays in the logs. Once is enough."""
         self._reconciler.end()
         if self._thread.is_alive():
             self._thread.join()
