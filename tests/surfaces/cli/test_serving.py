@@ -22,9 +22,11 @@ from tailrace.testing.servers import PostgresServer
 from tailrace.testing.waiting import eventually
 from tests.capture.running import Database
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(420)
 
 ROWS = 200
+LIMIT = "4m"
+"""For what needs Spark to start; it takes seconds where nothing else runs."""
 
 
 @dataclass
@@ -50,6 +52,11 @@ class Server:
             self.process = subprocess.Popen(command, stdout=output, stderr=output, env=environ, start_new_session=True)
         eventually(lambda: "\n" in self.printed() or self.process.poll() is not None, 60, what=self.printed)
         self.environ["TAILRACE_URL"] = json.loads(self.printed().splitlines()[0])["address"]
+
+    def end(self) -> None:
+        """It drains."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(120) == 0, self.printed()
 
     def printed(self) -> str:
         return (self.folder / "serve.out").read_text()
@@ -108,15 +115,17 @@ def server(postgres: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -
         )
         made = Server(db, tmp_path_factory.mktemp("serving"))
         made.start()
-        yield made
-        made.process.send_signal(signal.SIGTERM)
-        assert made.process.wait(60) == 0, made.printed()
+        try:
+            yield made
+            made.end()
+        finally:
+            made.process.kill()
 
 
 @pytest.fixture(scope="module")
 def shop(server: Server) -> Server:
     """A server that runs the pipeline `shop`."""
-    server.tailrace("apply", server.file("shop", server.files()), "--wait", "--timeout", "2m")
+    server.tailrace("apply", server.file("shop", server.files()), "--wait", "--timeout", LIMIT)
     return server
 
 
@@ -135,7 +144,7 @@ def test_a_change_goes_live_by_its_plan_and_repeats_nothing(shop: Server) -> Non
     assert [(step["path"], step["effect"]) for step in plan["steps"]] == [
         ("spec.sinks.files.config.roll.every", "restart")
     ]
-    shop.tailrace("apply", file, "--plan", plan["hash"], "--wait", "--timeout", "2m")
+    shop.tailrace("apply", file, "--plan", plan["hash"], "--wait", "--timeout", LIMIT)
     problem = shop.machine("apply", file, "--plan", plan["hash"], exit_code=2)["problems"][0]
     assert problem["code"] == "plan.outdated"
     shop.db.run("UPDATE items SET v = 'changed' WHERE id % 3 = 0", "DELETE FROM items WHERE id % 7 = 0")
@@ -154,7 +163,7 @@ def test_what_is_paused_gets_nothing_and_then_everything(shop: Server) -> None:
     shop.db.run(f"INSERT INTO items SELECT n, 'late' FROM generate_series({ROWS + 1}, {ROWS + 50}) n")
     eventually(lambda: shop.log_end() >= end + 50, 60, every=0.2, what=shop.told)  # its source is read all the same
     assert shop.delivered() == before
-    assert shop.tailrace("resume", "shop", "--wait", "--timeout", "2m") == "shop: running\n"
+    assert shop.tailrace("resume", "shop", "--wait", "--timeout", LIMIT) == "shop: running\n"
     shop.equals()
 
 
@@ -187,7 +196,7 @@ def test_what_is_watched_is_seen(shop: Server) -> None:
         for each in watching:
             each.send_signal(signal.SIGINT)
         assert [each.wait(30) for each in watching] == [0, 0], [path.read_text() for path in started.values()]
-    shop.tailrace("resume", "shop", "--wait", "--timeout", "2m")
+    shop.tailrace("resume", "shop", "--wait", "--timeout", LIMIT)
 
 
 def test_a_pipeline_that_is_not_well_is_told_with_its_reason(shop: Server) -> None:
@@ -224,8 +233,7 @@ def test_a_token_that_is_wrong_or_void_opens_nothing(shop: Server) -> None:
 def test_a_server_that_was_ended_is_told(shop: Server) -> None:
     """The last: it stops and starts the server, and finds its pipeline again."""
     assert shop.tailrace("stop", "shop", "--wait") == "shop: stopped\n"
-    shop.process.send_signal(signal.SIGTERM)
-    assert shop.process.wait(60) == 0, shop.printed()
+    shop.end()
     [problem] = shop.machine("status", exit_code=3)["problems"]
     assert problem["code"] == "server.unreachable" and "tailrace serve" in problem["hint"]
     shop.start()
