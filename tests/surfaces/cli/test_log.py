@@ -63,7 +63,7 @@ def test_show_for_machines_by_path(data: Path) -> None:
     assert (found["earliest"], found["end"], found["rows"], found["segments"]) == (0, 6, 6, 2)
     assert found["tables"] == [{"name": "public.items", "columns": 2, "key": ["id"], "versions": 1}]
     assert found["subscribers"] == [
-        {"name": "shop/files", "offset": 2, "lag_rows": 4, "required": True, "released": False}
+        {"name": "shop/files", "offset": 2, "lag_rows": 4, "required": True, "released": False, "quorum": 0}
     ]
     assert found["bytes"] == sum(file.stat().st_size for file in (path / "segments").iterdir())
 

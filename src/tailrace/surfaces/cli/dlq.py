@@ -280,7 +280,8 @@ def _tell_letters(found: list[KeptLetter], as_json: bool) -> None:
 def _tell_groups(service: LetterService, wanted: LetterFilter, as_json: bool) -> None:
     groups, totals = service.groups(wanted), service.totals()
     if as_json:
-        counted: dict[str, Any] = {**asdict(totals), "open": totals.open}
+        counted: dict[str, Any] = {name: value for name, value in asdict(totals).items() if name != "groups"}
+        counted["open"] = totals.open
         say_json({"ok": True, "groups": [asdict(each) for each in groups], "totals": counted})
         return
     for each in groups:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tailrace.config.values import MIB
 from tailrace.machine.space import suppress_full_disk
 from tailrace.surfaces.cli.output import debt
 
@@ -218,6 +217,8 @@ def _told(tap: TapStatus) -> str:
 
 
 def _tap_lag(tap: TapStatus) -> str:
+    from tailrace.config.values import MIB
+
     return UNKNOWN if tap.lag_bytes is None else f"{tap.lag_bytes / MIB:,.1f} MiB"
 
 
