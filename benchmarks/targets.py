@@ -13,6 +13,7 @@ from http import HTTPStatus
 from http.client import HTTPConnection
 from typing import ClassVar, NamedTuple, Self
 
+import httpx
 import nats
 from nats.js import JetStreamContext
 from redis import Redis
@@ -21,8 +22,9 @@ from tailrace.contracts import RecordSink
 from tailrace.errors import SetupError
 from tailrace.sinks.http import HttpSink
 from tailrace.sinks.nats import NatsSink
+from tailrace.sinks.opensearch import OpenSearchSink
 from tailrace.sinks.redis import RedisSink
-from tailrace.testing.servers import HttpEndpoint, NatsServer, RedisServer
+from tailrace.testing.servers import HttpEndpoint, NatsServer, OpenSearchServer, RedisServer
 from tailrace.testing.servers.lifecycle import LocalServer
 
 AT_ONCE = 1_000
@@ -148,7 +150,39 @@ class HttpTarget(Target):
         return sum(len(json.loads(each.body)) for each in self._endpoint.requests(f"/{place}/"))
 
 
-TARGETS: tuple[Callable[[], Target], ...] = (RedisTarget, NatsTarget, HttpTarget)
+class OpenSearchTarget(Target):
+    """The loop posts what `_bulk` takes: no client is quicker than that."""
+
+    name = "opensearch"
+
+    def __init__(self) -> None:
+        self.server = self._search = OpenSearchServer()
+
+    def sink(self, place: str) -> RecordSink:
+        where = {"urls": [self._search.url], "index": place, "mode": "events", "batch_size": OF_A_REQUEST}
+        return OpenSearchSink.from_document({"id": "search", **where, "mapping": _AS_TEXT})
+
+    def loop(self, place: str, records: Sequence[Record]) -> None:
+        with httpx.Client(base_url=self._search.url, trust_env=False, timeout=60) as client:
+            client.put(f"/{place}", json={"mappings": _AS_TEXT}).raise_for_status()
+            for some in batches(records, OF_A_REQUEST):
+                lines = (f'{{"create":{{"_id":"{each.event_id}"}}}}\n{each.value}\n' for each in some)
+                kind = {"Content-Type": "application/x-ndjson"}
+                answer = client.post(f"/{place}/_bulk", content="".join(lines), headers=kind)
+                answer.raise_for_status()
+                if answer.json()["errors"]:
+                    raise SetupError("benchmark.refused", "the server refused documents", hint="see its log")
+
+    def count(self, place: str) -> int:
+        with httpx.Client(base_url=self._search.url, trust_env=False, timeout=60) as client:
+            client.post(f"/{place}/_refresh").raise_for_status()
+            return int(client.get(f"/{place}/_count").json()["count"])
+
+
+_AS_TEXT = {"dynamic": False}
+"""Mappings that index no member: what is measured is the way there."""
+
+TARGETS: tuple[Callable[[], Target], ...] = (RedisTarget, NatsTarget, HttpTarget, OpenSearchTarget)
 
 
 def batches(records: Sequence[Record], size: int) -> Iterator[Sequence[Record]]:

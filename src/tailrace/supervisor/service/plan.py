@@ -54,6 +54,15 @@ def plan(name: str, version: int, before: Mapping[str, Any] | None, after: Mappi
     return Plan(name, version, steps, hashlib.sha256(told.encode()).hexdigest())
 
 
+def without_live(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A document without what interrupts nothing when it changes."""
+    found = {key: value for key, value in content.items() if (key,) not in _LIVE}
+    metadata = found.get("metadata")
+    if isinstance(metadata, Mapping):
+        found["metadata"] = {key: value for key, value in metadata.items() if ("metadata", key) not in _LIVE}
+    return found
+
+
 def _steps(before: Any, after: Any, path: tuple[str, ...]) -> Iterator[Step]:
     if before == after:
         return

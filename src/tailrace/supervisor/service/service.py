@@ -20,7 +20,7 @@ from tailrace.supervisor.inspect.schemas import TableVersions, tables
 from tailrace.supervisor.layout import Layout
 from tailrace.supervisor.letters import LetterService, ReplayProgress
 from tailrace.supervisor.service.documents import Checked, Content, as_shown, check, merged
-from tailrace.supervisor.service.plan import Plan, plan
+from tailrace.supervisor.service.plan import Plan, plan, without_live
 from tailrace.supervisor.service.reconciler import Reconciler
 from tailrace.supervisor.service.states import PipelineView
 from tailrace.supervisor.service.wishes import DesiredState, Wish
@@ -76,6 +76,8 @@ class Service:
         self._states, self._events = States(self.store), Events(self.store)
         self._kicks: dict[str, int] = {}
         self._cache: dict[tuple[str, int], Wish] = {}
+        self._ran: dict[str, tuple[str, int]] = {}
+        """By pipeline: what of its document matters to what runs, as a hash, and since which version."""
         self._wished: list[Wish] = []
         self._looked = float("-inf")
         self._changed = threading.Event()
@@ -350,8 +352,17 @@ class Service:
             known = self._read(version)
             if known.error is None:  # a variable that is missing now may be set in the next process only
                 self._cache[version.name, version.version] = known
-        generation = (version.version, self._kicks.get(version.name, 0))
+        generation = (self._effective(version), self._kicks.get(version.name, 0))
         return replace(known, generation=generation, desired=desired)
+
+    def _effective(self, version: Version) -> int:
+        """The version since which the document says the same about what runs: a change of labels restarts nothing."""
+        digest = content_hash(without_live(version.content or {}))
+        known, since = self._ran.get(version.name, ("", 0))
+        if known != digest:
+            self._ran[version.name] = digest, version.version
+            return version.version
+        return since
 
     def _read(self, version: Version) -> Wish:
         try:
