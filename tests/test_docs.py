@@ -54,7 +54,13 @@ tailrace verify x.yaml \\
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 THEIRS = {"groups", "scrape_configs", "tokenSecret"}
 """Keys of documents that are not ours: Prometheus has these, and values of a chart."""
-LOGGED = ("telemetry.py", "supervisor/transitions.py", "capture/tap.py")
+LOGGED = (
+    "telemetry.py",
+    "supervisor/transitions.py",
+    "supervisor/service/service.py",
+    "supervisor/runtime/process.py",
+    "capture/tap.py",
+)
 """What logs."""
 PIPELINE: dict[str, Any] = {
     "apiVersion": "tailrace/v1",

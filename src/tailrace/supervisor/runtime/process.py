@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from multiprocessing.connection import Connection
 
+from tailrace import telemetry
 from tailrace.contracts import Sink
 from tailrace.errors import SparkError, TailraceError
 from tailrace.machine.durable import make_directory, private
@@ -136,6 +137,7 @@ class RuntimeProcess:
         if self._link is not None:
             self._link.close()
         self._process, self._link, self.failure = None, None, error
+        telemetry.logger(runtime=self.name).error("runtime.restarted", **telemetry.of_error(error))
         self.restarts += 1
         healthy = self._clock() - self._started > HEALTHY_S
         if healthy:

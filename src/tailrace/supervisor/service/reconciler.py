@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tailrace.errors import Action, TailraceError, decide
 from tailrace.spec import Pipeline, Platform
@@ -53,16 +53,19 @@ class _Refusal:
 
 
 class Reconciler:
-    """`wishes` tells what shall be; `on_view` hears of each pipeline whenever what it is has changed."""
+    """`wishes` tells what shall be; `on_view` hears of each pipeline whenever what it is has changed, and `on_step` is
+    called after each look."""
 
     def __init__(
         self,
         platform: Platform,
         wishes: Callable[[], Sequence[Wish]],
         on_view: Callable[[PipelineView], None] = lambda view: None,
+        on_step: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._platform, self._wishes, self._on_view, self._clock = platform, wishes, on_view, clock
+        self._platform, self._wishes, self._clock = platform, wishes, clock
+        self._on_view, self._on_step = on_view, on_step
         self._layout = Layout.of(platform)
         self._taps = Taps(platform, clock)
         self._held: dict[str, _Held] = {}
@@ -95,6 +98,7 @@ class Reconciler:
         while not self._ending.is_set():
             with _patience():
                 self.step(self._wishes())
+            self._on_step()
             self._woken.wait(TICK_S)
             self._woken.clear()
         self._drain(self._clock() + drain_s)
@@ -226,7 +230,10 @@ class Reconciler:
         runtime = self._runtimes.get(held.runtime) if held is not None else None
         carried = None if runtime is None else runtime.report.pipelines.get(name)
         tap = None if held is None else taps.get(held.pipeline.source_id)
-        parts = self._parts(wish, held, runtime, tap)
+        reading = self._reading(held)
+        if tap is not None:
+            tap = replace(tap, warnings=tap.warnings + reading.warnings)
+        parts = self._parts(wish, held, runtime, tap, reading)
         stalled = {} if held is None else held.stalls.look(parts.sinks)
         state, findings = state_of(parts, stalled)
         known = self._views.get(name)
@@ -260,9 +267,9 @@ class Reconciler:
         held: _Held | None,
         runtime: RuntimeProcess | None,
         tap: TapStatus | None,
+        reading: SnapshotReport,
     ) -> Parts:
         carried = None if runtime is None else runtime.report.pipelines.get(wish.name)
-        reading = self._reading(held)
         refusal = self._refused.get(wish.name)
         refused = refusal.finding if refusal is not None and held is None and wish.desired != "stopped" else None
         if carried is not None and carried.error is not None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from tailrace import telemetry
 from tailrace.changelog import Subscribers
 from tailrace.control.actual import Reason, States, Subject, Transition
 from tailrace.control.desired import Desires
@@ -26,6 +27,7 @@ from tailrace.supervisor.service.states import PipelineView
 from tailrace.supervisor.service.wishes import DesiredState, Wish
 from tailrace.supervisor.snapshots.requests import SnapshotRequests
 from tailrace.supervisor.status import Status
+from tailrace.supervisor.transitions import Transitions
 
 LOOK_S = 5.0
 """How often documents are read again that nobody here has changed."""
@@ -81,8 +83,9 @@ class Service:
         self._wished: list[Wish] = []
         self._looked = float("-inf")
         self._changed = threading.Event()
-        self._reconciler = Reconciler(platform, self._wishes, self._on_view)
-        self._thread = threading.Thread(target=self._reconciler.run, args=(DRAIN_S,), name="reconciler", daemon=True)
+        self._transitions = Transitions()
+        self._reconciler = Reconciler(platform, self._wishes, self._on_view, self._log)
+        self._thread = threading.Thread(target=self._reconcile, name="reconciler", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -323,6 +326,18 @@ class Service:
             view,
             view is not None and (view.generation, view.desired) == (generation, desired),
         )
+
+    def _reconcile(self) -> None:
+        try:
+            self._reconciler.run(DRAIN_S)
+        except Exception as error:  # whoever watches the server sees that it is not alive, and starts it again
+            telemetry.logger().error("server.failed", error=f"{type(error).__name__}: {error}", hint="please report it")
+            raise
+        finally:
+            self._transitions.end()
+
+    def _log(self) -> None:
+        self._transitions.look(self.status())
 
     def _wake(self) -> None:
         self._changed.set()

@@ -154,7 +154,7 @@ def _of_tap(tap: TapStatus | None) -> Iterable[Finding]:
 def _of_sink(sink: SinkStatus, optional: bool, stalled: float | None) -> Iterable[Finding]:
     part = f"sink:{sink.sink}"
     match sink.state:
-        case "failed":
+        case "failed" | "expired":
             yield _told(part, "degraded" if optional else "failed", sink.error, "it has stopped")
         case "waiting":
             yield _told(part, "degraded", sink.error, "it waits for its target")

@@ -25,7 +25,11 @@ def serve(
 ) -> None:
     """Serve pipelines: apply, change, watch, pause and delete them over HTTP. Ctrl-C or SIGTERM drains."""
     with guard(as_json):
+        from tailrace import telemetry
         from tailrace.surfaces.rest.server import serve as serve_rest
+
+        platform = _platform(platform_config, host, port)
+        telemetry.configure(platform.logging.level, platform.logging.format)
 
         def tell(address: str) -> None:
             if as_json:
@@ -33,7 +37,7 @@ def serve(
             else:
                 say(f"tailrace: serving at {address} (Ctrl-C drains)")
 
-        serve_rest(_platform(platform_config, host, port), _documents(config or []), tell)
+        serve_rest(platform, _documents(config or []), tell)
 
 
 def _platform(file: Path | None, host: str | None, port: int | None) -> Platform:

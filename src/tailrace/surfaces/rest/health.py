@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 
+from tailrace import telemetry
 from tailrace.supervisor.service import PipelineRecord, Service
-from tailrace.surfaces.rest.access import Door, Viewer
+from tailrace.surfaces.rest.access import Admin, Door, Viewer
 from tailrace.surfaces.rest.shapes import Answer, Matter, PipelineInfo
 
 router = APIRouter(tags=["health"])
@@ -101,6 +102,23 @@ def metrics(request: Request, caller: Viewer) -> Response:
     status.keep(_parts(request)[0].status())
     registry.register(status)
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+
+class LogLevel(Answer):
+    level: telemetry.Level
+
+
+@router.get("/log-level")
+def log_level(caller: Viewer) -> LogLevel:
+    """What the server says on its standard error: what is of this level or above."""
+    return LogLevel(level=telemetry.level())
+
+
+@router.put("/log-level")
+def set_log_level(wanted: LogLevel, caller: Admin) -> LogLevel:
+    """Say more, or less, from now on. Taps have the level that they were started with."""
+    telemetry.set_level(wanted.level)
+    return wanted
 
 
 def _component(record: PipelineRecord) -> Component:
