@@ -21,6 +21,7 @@ from tailrace.spec import Platform, load_pipelines, load_platform
 from tailrace.supervisor.status import SinkState, TapState
 from tailrace.surfaces.cli import app
 from tailrace.testing.servers import PostgresServer
+from tests.sinks.dead_letters import failed
 from tools.reference.markdown import slug
 
 ROOT = Path(__file__).parents[1]
@@ -35,6 +36,8 @@ NO_CODES = {"snapshot.detached_partitions", "spark.read"} | {
     for inner in getattr(field.annotation, "model_fields", ())
 }
 """What looks like an error code: keys of documents, and code."""
+HEADERS = {*failed(1).headers("topic", whole=False)}
+"""What a message of a topic for dead letters may have."""
 CALLS = """
 ```sh
 tailrace run x.yaml --seconds 2 > log 2>&1 &
@@ -115,12 +118,18 @@ def test_every_error_code_exists() -> None:
     known = set(re.findall(CODE, (INDEX.parent / "reference" / "errors.md").read_text()))
     areas = {code.partition(".")[0] for code in known}
     told = {code for page in PAGES for code in CODE.findall(FENCED.sub("", page.read_text()))}
-    assert not {code for code in told - known - NO_CODES if code.partition(".")[0] in areas}
+    assert not {code for code in told - known - NO_CODES - HEADERS if code.partition(".")[0] in areas}
+
+
+def test_every_header_of_a_dead_letter_is_explained() -> None:
+    text = (INDEX.parent / "dead-letters.md").read_text()
+    first_cells = re.findall(r"^\| (`dlq\..*?) \|", text, re.MULTILINE)
+    assert set(re.findall(r"`(.+?)`", " ".join(first_cells))) == HEADERS
 
 
 def test_every_state_is_explained() -> None:
     text = (INDEX.parent / "guides" / "watch.md").read_text()
-    told = set(re.findall(r"^\| (\w+) \| tap", text, re.MULTILINE))
+    told = set(re.findall(r"^\| (\w+) \| (?:tap|sink)", text, re.MULTILINE))
     assert told == set(get_args(TapState)) | set(get_args(SinkState))
 
 

@@ -7,8 +7,6 @@ from typing import Any, Literal
 
 TapState = Literal["starting", "running", "waiting", "blocked", "silent", "failed", "stopped"]
 SinkState = Literal["starting", "running", "waiting", "expired", "failed", "stopped"]
-OVER: tuple[SinkState, ...] = ("expired", "failed")
-"""The states of a sink that stopped for good."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +109,8 @@ class LetterStatus:
 class SinkStatus:
     """A sink of a pipeline. Everything below `offset` is delivered; `lag_rows` wait in the log, the oldest of them for
     `lag_s`. They are None while they are not known: before its query began, or where the log cannot be read. `debt` is
-    by table, of sinks that tend their tables. A sink is `expired` where the log no longer has what it lacks: it stopped
-    for good, and its `error` names the snapshot that brings it."""
+    by table, of sinks that tend their tables. A sink is `expired` where the log no longer has what it lacks: its
+    `error` names the snapshot that brings it. It stops for good as soon as its target can be asked."""
 
     pipeline: str
     sink: str
