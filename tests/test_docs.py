@@ -21,6 +21,7 @@ from tailrace.spec import Platform, load_pipelines, load_platform
 from tailrace.supervisor.status import SinkState, TapState
 from tailrace.surfaces.cli import app
 from tailrace.testing.servers import PostgresServer
+from tests.sinks.dead_letters import failed
 from tools.reference.markdown import slug
 
 ROOT = Path(__file__).parents[1]
@@ -29,19 +30,14 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("depl
 FENCED = re.compile(r"^ *```(?P<language>\w*).*?\n(?P<text>.*?)^ *```$", re.DOTALL | re.MULTILINE)
 METRIC = re.compile(r"tailrace_(?:source|sink|snapshot|status)_[a-z_]+")
 CODE = re.compile(r"`([a-z]+\.[a-z_]+)`")
-LETTERS = ROOT / "src" / "tailrace" / "contracts" / "letter_topics.py"
-HEADERS = set(re.findall(r'"(dlq\.[a-z_.]+)"', LETTERS.read_text()))
-"""Of records in topics of dead letters."""
-NO_CODES = (
-    {"snapshot.detached_partitions", "spark.read"}
-    | HEADERS
-    | {
-        f"{outer}.{inner}"
-        for outer, field in Platform.model_fields.items()
-        for inner in getattr(field.annotation, "model_fields", ())
-    }
-)
+NO_CODES = {"snapshot.detached_partitions", "spark.read"} | {
+    f"{outer}.{inner}"
+    for outer, field in Platform.model_fields.items()
+    for inner in getattr(field.annotation, "model_fields", ())
+}
 """What looks like an error code: keys of documents, and code."""
+HEADERS = {*failed(1).headers("topic", whole=False)}
+"""What a message of a topic for dead letters may have."""
 CALLS = """
 ```sh
 tailrace run x.yaml --seconds 2 > log 2>&1 &
@@ -130,7 +126,7 @@ def test_every_error_code_exists() -> None:
     known = set(re.findall(CODE, (INDEX.parent / "reference" / "errors.md").read_text()))
     areas = {code.partition(".")[0] for code in known}
     told = {code for page in PAGES for code in CODE.findall(FENCED.sub("", page.read_text()))}
-    assert not {code for code in told - known - NO_CODES - events() if code.partition(".")[0] in areas}
+    assert not {code for code in told - known - NO_CODES - HEADERS - events() if code.partition(".")[0] in areas}
 
 
 def events() -> set[str]:
@@ -145,6 +141,12 @@ def test_every_event_of_the_log_is_explained() -> None:
     section = (INDEX.parent / "guides" / "watch.md").read_text().partition("## What it logs")[2].partition("\n## ")[0]
     rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     assert {name for row in rows for name in CODE.findall(row)} == events()
+
+
+def test_every_header_of_a_dead_letter_is_explained() -> None:
+    text = (INDEX.parent / "dead-letters.md").read_text()
+    first_cells = re.findall(r"^\| (`dlq\..*?) \|", text, re.MULTILINE)
+    assert set(re.findall(r"`(.+?)`", " ".join(first_cells))) == HEADERS
 
 
 def test_every_state_is_explained() -> None:

@@ -17,7 +17,7 @@ from tailrace.demo.shop import TABLES, create_shop
 from tailrace.demo.workload import ShopWorkload
 from tailrace.errors import SetupError
 from tailrace.supervisor.run import Supervisor
-from tailrace.supervisor.status import OVER, Status
+from tailrace.supervisor.status import Status
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,7 +85,7 @@ class Demo:
 
         def tick(status: Status) -> None:
             on_tick(status)
-            if all(sink.state in ("stopped", *OVER) for sink in status.sinks):
+            if all(sink.state in ("stopped", "expired", "failed") for sink in status.sinks):
                 return  # the last look, after the end
             self._tell_of_end()
             idle = self._workload.ident is None and not self._finishing

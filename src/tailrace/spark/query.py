@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tailrace.changelog import LogReader, Owner, Subscribers, Trimmed, trimmed
+from tailrace.changelog import LogReader, Owner, Subscribers, Trimmed, earliest, trimmed
 from tailrace.contracts import Delivery, Gather, Hold, Place, Processor, Provenance, RecordSink, Sink, Span
 from tailrace.control.journal import KeptLetter
 from tailrace.errors import LogError, SparkError, TailraceError
@@ -395,6 +395,17 @@ def _starting_point(
     checkpoint.clear()
     began.save(remembered)
     return began.offset, began
+
+
+def lost_place(log_path: Path, sink: str, state_dir: Path) -> LogError | None:
+    """Why a sink cannot go on, where the log has dropped what it has not had; None where the log has it, or the sink
+    never began. A target that has more than the sink's checkpoint knows may still prove it wrong."""
+    remembered = state_dir / "initial.json"
+    if not remembered.exists():
+        return None
+    reached = Checkpoint(state_dir / "checkpoint").committed(Began.load(remembered).offset)
+    begins = earliest(log_path)
+    return _expired(reached, begins, sink) if reached < begins else None
 
 
 def _place(log: LogReader, sink: str, checkpoint: Checkpoint) -> int | None:

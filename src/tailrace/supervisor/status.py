@@ -9,8 +9,6 @@ from tailrace.histogram import NO_ROWS, NO_SECONDS, Histogram
 
 TapState = Literal["starting", "running", "waiting", "blocked", "silent", "failed", "stopped"]
 SinkState = Literal["starting", "running", "waiting", "expired", "failed", "stopped"]
-OVER: tuple[SinkState, ...] = ("expired", "failed")
-"""The states of a sink that stopped for good."""
 
 
 @dataclass(frozen=True)
@@ -132,9 +130,8 @@ class SinkStatus:
     oldest of them for `lag_s`. They are None while they are not known: before its query began, or where the log cannot
     be read. `lag_tables_s` is how long the oldest of each table has waited; None: not known of any. `debt` is by table,
     of sinks that tend their tables. `errors` says how often an attempt failed, by code. For `delay_s`, `batch_s`,
-    `batch_rows` and `last_delivery` see `spark.pulse.Pulse`. A sink is
-    `expired` where the log no longer has what it lacks: it stopped for good, and its `error` names the snapshot that
-    brings it."""
+    `batch_rows` and `last_delivery` see `spark.pulse.Pulse`. A sink is `expired` where the log no longer has what it
+    lacks: its `error` names the snapshot that brings it. It stops for good as soon as its target can be asked."""
 
     pipeline: str
     sink: str

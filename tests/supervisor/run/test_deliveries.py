@@ -121,29 +121,52 @@ def test_an_outage_of_a_day_is_a_wait_and_not_an_end(tmp_path: Path) -> None:
     assert waits.seconds[0] < max(waits.seconds)
 
 
-def test_a_place_that_the_log_no_longer_has_is_known_before_anybody_is_asked(tmp_path: Path) -> None:
-    """Neither Spark nor the target is there: no wait for them would bring back what is gone."""
+@pytest.fixture
+def trimmed(tmp_path: Path) -> SinkRunner:
+    """A sink without Spark or a target. It has had two changes, and the log no longer has what came next."""
     document = tmp_path / "the feed.yaml"
     document.write_text(DOCUMENT.format(folder=tmp_path))
     [pipeline] = load_pipelines([document])
     [sink] = pipeline.sinks
     layout = Layout(tmp_path / "data")
     shop = Shop(layout.log("shop"), segment_bytes=1500, manifest_bytes=900)
-    log = LogReader(shop.path).log_id
     for _ in range(20):
         shop.commit(2)
-    for folder, text in (("offsets", json.dumps({"log": log, "offset": 2})), ("commits", "{}")):
-        file = layout.sink(pipeline.name, sink.id) / "checkpoint" / folder / "0"
-        file.parent.mkdir(parents=True)
-        file.write_text(f"v1\n{text}")
+    plan(layout.sink(pipeline.name, sink.id), LogReader(shop.path).log_id, 2)
     Retention(shop.path).enforce(Bounds(max_bytes=0))
     no_spark: Any = None
-    runner = SinkRunner(no_spark, pipeline, "file", sink, Platform(data_dir=layout.root), PROVENANCE)
-    runner.run()
-    status = runner.status(40)
+    return SinkRunner(no_spark, pipeline, "file", sink, Platform(data_dir=layout.root), PROVENANCE)
+
+
+def plan(state: Path, log: str, *ends: int) -> None:
+    """A checkpoint with batches up to these offsets, of which the first was committed."""
+    files = {"initial.json": '{"offset": 0}', "checkpoint/commits/0": "v1\n{}"}
+    for number, end in enumerate(ends):
+        files[f"checkpoint/offsets/{number}"] = f"v1\n{json.dumps({'log': log, 'offset': end})}"
+    for name, text in files.items():
+        (state / name).parent.mkdir(parents=True, exist_ok=True)
+        (state / name).write_text(text)
+
+
+def test_a_place_that_the_log_no_longer_has_is_known_before_anybody_is_asked(
+    trimmed: SinkRunner, tmp_path: Path
+) -> None:
+    trimmed.run()
+    status = trimmed.status(40)
     assert (status.state, status.error and status.error["code"]) == ("expired", "log.expired")
-    assert runner.failure is not None and runner.failure.code == "log.expired"
-    assert runner.failure.hint.endswith(f"read the tables anew: tailrace snapshot '{document}'")
+    assert trimmed.failure is not None and trimmed.failure.code == "log.expired"
+    assert trimmed.failure.hint.endswith(f"read the tables anew: tailrace snapshot '{tmp_path}/the feed.yaml'")
+
+
+def test_a_sink_that_waits_inside_a_batch_is_expired_too(trimmed: SinkRunner) -> None:
+    """Only its target knows whether it has that batch; until that says so there is no end to it."""
+    path = trimmed._layout.log("shop")
+    plan(trimmed._layout.sink("feed", "files"), LogReader(path).log_id, 2, 40)
+    trimmed._halt = Waits()
+    trimmed._handle(SinkError("sink.unavailable", "nobody answers"))
+    status = trimmed.status(40)
+    assert (status.state, status.error and status.error["code"]) == ("expired", "log.expired")
+    assert trimmed.failure is None
 
 
 def test_a_full_disk_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict, replace
 
 from pyspark.sql import SparkSession
@@ -16,7 +17,7 @@ from tailrace.errors import Action, SparkError, TailraceError, decide, rebuilt
 from tailrace.machine.space import full_disk
 from tailrace.sinks.tables import Care
 from tailrace.spark.letters import LetterKeeping
-from tailrace.spark.query import DeliveryProgress, Query, start_query
+from tailrace.spark.query import DeliveryProgress, Query, lost_place, start_query
 from tailrace.spark.task import Count
 from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.layout import Layout
@@ -24,7 +25,7 @@ from tailrace.supervisor.run.backlog import Backlog
 from tailrace.supervisor.run.care import tended
 from tailrace.supervisor.run.letters import ReplayDesk
 from tailrace.supervisor.run.missed import Missed, look_back
-from tailrace.supervisor.status import OVER, DebtStatus, DropStatus, SinkState, SinkStatus, SkipStatus, TableStatus
+from tailrace.supervisor.status import DebtStatus, DropStatus, SinkState, SinkStatus, SkipStatus, TableStatus
 
 WATCH_S = 0.2
 DRAIN_S = 120.0
@@ -64,6 +65,7 @@ class SinkRunner(threading.Thread):
         self._missed: Missed | None = None
         self._target: int | None = None
         self._state: SinkState = "starting"
+        self._over = False
         self._error: TailraceError | None = None
         self._errors: Counter[str] = Counter()
         self._past = DeliveryProgress(UNKNOWN)
@@ -72,7 +74,7 @@ class SinkRunner(threading.Thread):
     @property
     def failure(self) -> TailraceError | None:
         """Why it stopped for good."""
-        return self._error if self._state in OVER else None
+        return self._error if self._over else None
 
     def run(self) -> None:
         while not self._halt.is_set():
@@ -209,18 +211,27 @@ class SinkRunner(threading.Thread):
             pass
 
     def _handle(self, error: TailraceError) -> None:
-        self._error = error
         self._errors[error.code] += 1
-        if error.code == "log.expired":
-            self._state, self._error = "expired", self._with_way_out(error)
-            return
         attempts = self.sink.retry.max_attempts
         last = attempts is not None and self._backoff.tries + 1 >= attempts
-        if last or decide(error) is not Action.RETRY:
-            self._state = "failed"
-            return
-        self._state = "waiting"
-        self._halt.wait(pause_s(self._backoff.next(), error))
+        over = last or decide(error) is not Action.RETRY
+        lost = self._lost_place() if not over else None
+        if error.code == "log.expired":
+            lost = error
+        if lost is not None:
+            self._state, self._error = "expired", self._with_way_out(lost)
+        else:
+            self._state, self._error = "failed" if over else "waiting", error
+        self._over = over
+        if not over:
+            self._halt.wait(pause_s(self._backoff.next(), error))
+
+    def _lost_place(self) -> TailraceError | None:
+        """Why waiting will not help, as far as can be told without its target."""
+        with suppress(TailraceError, OSError):  # whoever reads the log next says what is wrong with it
+            state = self._layout.sink(self.pipeline, self.sink.id)
+            return lost_place(self._layout.log(self.source_id), self.sink.id, state)
+        return None
 
     def _with_way_out(self, error: TailraceError) -> TailraceError:
         """What the log has dropped, the source still has."""
