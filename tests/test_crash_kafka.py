@@ -1,4 +1,6 @@
-"""Exactly-once Kafka under `kill -9`: readers of committed records see every event once, counted by its id."""
+"""Exactly-once Kafka under `kill -9`: readers of committed records see every event once, counted by its id.
+
+Seeds are printed; `SEED=n pytest tests/test_crash_kafka.py` tells one story again."""
 
 from __future__ import annotations
 

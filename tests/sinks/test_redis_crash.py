@@ -1,4 +1,6 @@
-"""Streams are exactly-once: kill the pipeline, and the server, at any instant; each event is there once (Law 4)."""
+"""Streams are exactly-once: kill the pipeline, and the server, at any instant; each event is there once (Law 4).
+
+Seeds are printed; `SEED=n pytest tests/sinks/test_redis_crash.py` tells one story again."""
 
 from __future__ import annotations
 
