@@ -207,11 +207,12 @@ class Service:
         desires = self._desires.all()
         wanted = {label: value for label, value in (labels or {}).items() if value is not None}
         present = {label for label, value in (labels or {}).items() if value is None}
-        found = self._documents.list("pipeline", labels=wanted, after=after, limit=limit)
+        found: list[Version] = []
+        while len(found) < limit and (page := self._documents.list("pipeline", labels=wanted, after=after, limit=limit)):
+            after = page[-1].name
+            found += [each for each in page if present <= _labels(each).keys()]
         return [
-            self._record(each, desires[each.name].state if each.name in desires else None)
-            for each in found
-            if present <= ((each.content or {}).get("metadata", {}).get("labels") or {}).keys()
+            self._record(each, desires[each.name].state if each.name in desires else None) for each in found[:limit]
         ]
 
     def history(self, name: str, *, before: int | None = None, limit: int = 100) -> Sequence[Version]:
@@ -390,6 +391,12 @@ class Service:
         worst = view.findings[0] if view.findings else None
         reason = None if worst is None else Reason(worst.code, f"{worst.part}: {worst.message}", worst.hint)
         self._states.set(Subject(view.name), view.state, reason, cause=reason.message if reason else "progress")
+
+
+def _labels(version: Version) -> Mapping[str, str]:
+    """Of a document that was checked when it came."""
+    found: Mapping[str, str] | None = (version.content or {}).get("metadata", {}).get("labels")
+    return found or {}
 
 
 def _name_of(content: object) -> str | None:
