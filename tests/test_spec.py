@@ -367,6 +367,16 @@ ports: {spark_ui: "${UI}", metrics: {port: 9464, host: "::", token: "${TOKEN}"}}
         assert platform.ports.spark_ui == 4040
         assert "opensesame" not in repr(platform.ports)
 
+    def test_the_control_store_may_be_a_database(self, write: Write) -> None:
+        url = "postgresql://tailrace:opensesame@db/tailrace?sslmode=verify-full"
+        found = load_platform(write('store: {url: "${STORE_URL}"}'), {"STORE_URL": url})
+        assert found.store.url is not None
+        assert found.store.url.get_secret_value() == url
+        assert "opensesame" not in f"{found!r} {found.model_dump_json()}"
+        with pytest.raises(DocumentError, match="not the URL of a PostgreSQL database") as caught:
+            load_platform(write('store: {url: "${STORE_URL}"}'), {"STORE_URL": "mysql://u:opensesame@db/x"})
+        assert "opensesame" not in str(caught.value)
+
     @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
     def test_metrics_on_loopback_need_no_token(self, write: Write, host: str) -> None:
         metrics = load_platform(write(f"ports: {{metrics: {{port: 9464, host: '{host}'}}}}"), {}).ports.metrics

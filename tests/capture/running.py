@@ -167,7 +167,7 @@ class TapProcess:
             "type": "postgres",
             "config": config,
             "log_path": str(self.path),
-            "store_path": str(folder / "control.db"),
+            "store": str(folder / "control.db"),
             "status_path": str(self.status_path),
             "parent": os.getpid() if parent is None else parent,
             "memory_bytes": 16 << 20,

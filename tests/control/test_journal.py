@@ -83,6 +83,15 @@ def test_a_closed_letter_stays_closed_when_its_batch_comes_again(journal: Callab
     assert desk.totals().open == 0
 
 
+def test_a_message_may_have_any_characters(journal: Callable[..., Journal]) -> None:
+    desk = journal()
+    desk.put([letter(1, message="a\x00b\ud800é")])
+    desk.refused_again(1, "sink.rejected", "again \x00")
+    assert [each.letter.message for each in desk.find()] == ["again \\x00"]
+    desk.put([letter(2, message="a\x00b\ud800é")])
+    assert [each.letter.message for each in desk.find()][1:] == ["a\\x00b\\ud800é"]
+
+
 def test_numbers_are_never_given_twice(journal: Callable[..., Journal]) -> None:
     desk = journal()
     desk.put([letter(1), letter(2)])

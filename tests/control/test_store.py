@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from tailrace.control import Store, migrations
+from tailrace.control import Store, migrations, text_of
 from tailrace.control.ledger import SnapshotLedger, TableRequest
 from tailrace.control.schemas import SchemaRegistry
 from tailrace.control.tables import METADATA, indexed, store_version
@@ -42,10 +42,9 @@ with closing(Store(Path(sys.argv[1]))) as store:
 """
 _DIES = """
 import os, sys
-from pathlib import Path
-from tailrace.control import Store
+from tailrace.control import Store, place_of
 from tailrace.control.tables import indexed
-with Store(Path(sys.argv[1])).transaction() as connection:
+with Store(place_of(sys.stdin.read())).transaction() as connection:
     connection.execute(indexed.insert().values(source="shop", log_id="log", log_offset=1))
     os._exit(9)
 """
@@ -65,7 +64,6 @@ def _shape(engine: sa.Engine) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("dialect", ["sqlite", "postgresql"])
 def test_migrations_lead_to_the_declared_tables(
     open_store: Callable[[str], Store], engine: Callable[[str], sa.Engine], dialect: str
 ) -> None:
@@ -76,29 +74,28 @@ def test_migrations_lead_to_the_declared_tables(
     assert len(_shape(declared)) == len(METADATA.tables)
 
 
-def test_a_newer_store_is_refused_and_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "control.db"
+def test_a_newer_store_is_refused_and_left_alone(store: Store) -> None:
     newer = len(migrations.MIGRATIONS) + 1
-    with closing(Store(path)) as store, store.transaction() as connection:
+    with store.transaction() as connection:
         connection.execute(sa.update(store_version).values(version=newer))
     with pytest.raises(SetupError) as caught:
-        Store(path)
-    assert caught.value.code == "store.newer"
-    assert str(path) in str(caught.value)
-    assert _version(path) == newer
+        Store(store.place)
+    assert (caught.value.code, caught.value.where) == ("store.newer", store.where)
+    assert _version_of(store) == newer
 
 
-def test_an_older_store_is_brought_up_to_date_with_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "control.db"
+def test_an_older_store_is_brought_up_to_date_with_what_it_has(
+    open_store: Callable[[str], Store], dialect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(migrations, "MIGRATIONS", migrations.MIGRATIONS[:1])
-        with closing(Store(path)) as store:
+        with closing(open_store(dialect)) as store:
             run = SnapshotLedger(store).request("shop", "asked", [TableRequest("public", "a")], log_id="log", since=0)
-    assert _version(path) == 1
-    with closing(Store(path)) as store:
+            assert _version_of(store) == 1
+    with closing(open_store(dialect)) as store:
         assert [each.id for each in SnapshotLedger(store).runs("shop")] == [run]
         assert SchemaRegistry(store).sources() == ()
-    assert _version(path) == len(migrations.MIGRATIONS)
+        assert _version_of(store) == len(migrations.MIGRATIONS)
 
 
 def test_a_step_that_fails_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,52 +125,67 @@ def test_processes_may_open_a_new_store_at_once(tmp_path: Path) -> None:
             each.communicate()
 
 
-def test_a_transaction_is_all_or_nothing(tmp_path: Path) -> None:
-    with closing(Store(tmp_path / "control.db")) as store:
-        with suppress(RuntimeError), store.transaction() as connection:
-            connection.execute(sa.insert(indexed).values(source="shop", log_id="log", log_offset=1))
-            raise RuntimeError
-        assert SnapshotLedger(store).indexed("shop", "log") == 0
+def test_a_transaction_is_all_or_nothing(store: Store) -> None:
+    with suppress(RuntimeError), store.transaction() as connection:
+        connection.execute(sa.insert(indexed).values(source="shop", log_id="log", log_offset=1))
+        raise RuntimeError
+    assert SnapshotLedger(store).indexed("shop", "log") == 0
 
 
-def test_a_process_that_dies_in_a_transaction_leaves_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "control.db"
-    died = subprocess.run([sys.executable, "-c", _DIES, str(path)], check=False)
+def test_a_process_that_dies_in_a_transaction_leaves_nothing(store: Store) -> None:
+    died = subprocess.run([sys.executable, "-c", _DIES], input=text_of(store.place), text=True, check=False)
     assert died.returncode == 9
-    with closing(Store(path)) as store:
-        assert SnapshotLedger(store).indexed("shop", "log") == 0
+    assert SnapshotLedger(store).indexed("shop", "log") == 0
+    SnapshotLedger(store).enter("shop", "log", 2, None)  # nor does it keep others waiting
 
 
-def test_transactions_are_one_after_another(tmp_path: Path) -> None:
+def test_transactions_are_one_after_another(store: Store) -> None:
     """Each reads, then writes what it read plus one: none may read what another is about to change."""
-    with closing(Store(tmp_path / "control.db")) as store:
-        SnapshotLedger(store).enter("shop", "log", 0, None)
+    SnapshotLedger(store).enter("shop", "log", 0, None)
 
-        def count() -> None:
-            for _ in range(20):
-                with store.transaction() as connection:
-                    seen = connection.execute(sa.select(indexed.c.log_offset)).scalar_one()
-                    connection.execute(sa.update(indexed).values(log_offset=seen + 1))
+    def count() -> None:
+        for _ in range(20):
+            with store.transaction() as connection:
+                seen = connection.execute(sa.select(indexed.c.log_offset)).scalar_one()
+                connection.execute(sa.update(indexed).values(log_offset=seen + 1))
 
-        threads = [threading.Thread(target=count) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert SnapshotLedger(store).indexed("shop", "log") == 60
+    threads = [threading.Thread(target=count) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert SnapshotLedger(store).indexed("shop", "log") == 60
 
 
-def _version(path: Path) -> int:
-    engine = sa.create_engine(f"sqlite:///{path}")
-    with engine.connect() as connection:
+def test_whoever_reads_waits_for_no_writer_and_sees_one_moment(store: Store) -> None:
+    ledger = SnapshotLedger(store)
+    ledger.enter("shop", "log", 1, None)
+    offset = sa.select(indexed.c.log_offset)
+    with store.reading() as reader:
+        assert reader.execute(offset).scalar_one() == 1
+        ledger.enter("shop", "log", 2, None)
+        assert reader.execute(offset).scalar_one() == 1
+    with store.transaction() as writer:
+        writer.execute(sa.update(indexed).values(log_offset=3))
+        with store.reading() as reader:
+            assert reader.execute(offset).scalar_one() == 2
+
+
+def test_a_store_that_is_closed_twice_is_closed_once(store: Store) -> None:
+    with closing(Store(store.place)) as other:
+        other.close()
+    assert SnapshotLedger(store).runs("shop") == []
+
+
+def _version_of(store: Store) -> int:
+    with store.reading() as connection:
         found: int = connection.execute(sa.select(store_version.c.version)).scalar_one()
-    engine.dispose()
     return found
 
 
 def test_a_turn_that_does_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits for the store in vain is told so, and may try again."""
-    monkeypatch.setattr("tailrace.control.store.BUSY_MS", 10)
+    monkeypatch.setattr("tailrace.control.sqlite.BUSY_MS", 10)
     path = tmp_path / "control.db"
     with closing(Store(path)) as store, closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")

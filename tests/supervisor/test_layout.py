@@ -77,7 +77,7 @@ def test_a_store_that_is_gone_is_not_replaced_without_a_word(tmp_path: Path) -> 
         layout.open_store()
     assert caught.value.code == "store.lost"
     assert decide(caught.value) is Action.STOP
-    assert not layout.store.exists()
+    assert not layout.has_store()
     *_, way_out = caught.value.hint.split(": ")
     subprocess.run(way_out, shell=True, check=True)
     layout.open_store().close()

@@ -45,7 +45,7 @@ def test_a_store_that_others_hold_is_waited_for(
     """Neither the reading nor the look at how it goes ends."""
     patient = SnapshotLedger(Store(tmp_path / "control.db"))
     patient.runs("shop")
-    monkeypatch.setattr("tailrace.control.store.BUSY_MS", 10)
+    monkeypatch.setattr("tailrace.control.sqlite.BUSY_MS", 10)
     with Database(postgres) as db, closing(Store(tmp_path / "control.db")) as store:
         db.run("CREATE TABLE items (id int PRIMARY KEY)", "INSERT INTO items SELECT generate_series(1, 30)")
         source, ledger = db.source(), Counting(store)
@@ -55,7 +55,7 @@ def test_a_store_that_others_hold_is_waited_for(
         thread = SnapshotThread(snapshots, lambda: streams[0], lambda: ("log", {("public", "items")}), "shop")
         thread.begun = True
         told = thread.status()
-        with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
+        with closing(sqlite3.connect(store.where, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             streams[0] = True
             thread.start()

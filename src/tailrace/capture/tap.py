@@ -25,7 +25,7 @@ from tailrace.changelog import Awaited, Bounds, Holder, LogWriter, Retention, Re
 from tailrace.changelog.versions import index
 from tailrace.config.values import MIB
 from tailrace.contracts import STILL_OPEN, Source
-from tailrace.control import Store, refuse_lost
+from tailrace.control import Store, place_of, refuse_lost
 from tailrace.control.ledger import SnapshotLedger
 from tailrace.control.schemas import SchemaRegistry
 from tailrace.errors import Action, LogError, SourceError, TailraceError, decide
@@ -46,7 +46,7 @@ class Request:
     type: str
     config: dict[str, Any]
     log_path: str
-    store_path: str
+    store: str
     status_path: str
     parent: int
     memory_bytes: int
@@ -125,9 +125,10 @@ class Tap:
 
     def _run_once(self) -> None:
         request = self._request
-        refuse_lost(Path(request.store_path), [Path(request.log_path)])
+        place = place_of(request.store)
+        refuse_lost(place, [Path(request.log_path)])
         with (
-            contextlib.closing(Store(Path(request.store_path))) as store,
+            contextlib.closing(Store(place)) as store,
             contextlib.closing(
                 LogWriter(request.log_path, request.config["id"], segment_bytes=request.segment_bytes)
             ) as log,

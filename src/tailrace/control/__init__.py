@@ -17,6 +17,6 @@ tap enters it here afterwards (and again after a crash). What people want of the
 """
 
 from tailrace.control.place import StorePlace, place_of, text_of
-from tailrace.control.store import Store, refuse_lost
+from tailrace.control.store import Store, refuse_lost, store_exists
 
-__all__ = ["Store", "StorePlace", "place_of", "refuse_lost", "text_of"]
+__all__ = ["Store", "StorePlace", "place_of", "refuse_lost", "store_exists", "text_of"]

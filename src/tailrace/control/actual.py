@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import sqlalchemy as sa
@@ -12,7 +12,7 @@ from tailrace.control.counters import next_number
 from tailrace.control.events import add_event
 from tailrace.control.store import Store
 from tailrace.control.tables import actual_states, transitions
-from tailrace.control.upsert import put
+from tailrace.control.upsert import printable, put
 
 State = Literal["created", "starting", "snapshotting", "running", "degraded", "paused", "stopped", "failed"]
 SYSTEM = "system"
@@ -73,9 +73,9 @@ class States:
     def set(
         self, subject: Subject, state: State, reason: Reason | None = None, *, cause: str, actor: str = SYSTEM
     ) -> bool:
-        """Whether that is a change of the state or of the reason's code: only then there is a transition. Other words for
-        the same reason are kept without one."""
-        reason = reason or Reason()
+        """Whether that is a change of the state or of the reason's code: only then there is a transition. Other
+        words for the same reason are kept without one."""
+        reason = _printable(reason or Reason())
         with self._store.transaction() as connection:
             before = _current(connection, subject)
             if before is not None and (before.state, before.reason) == (state, reason):
@@ -85,7 +85,9 @@ class States:
             put(connection, actual_states, {**vars(subject), "state": state, "since_us": since, **vars(reason)})
             changed = before is None or (before.state, before.reason.code) != (state, reason.code)
             if changed:
-                self._add(connection, subject, before and before.state, state, reason.code, cause, actor, now)
+                self._add(
+                    connection, subject, None if before is None else before.state, state, reason.code, cause, actor, now
+                )
         return changed
 
     def get(self, subject: Subject) -> Actual | None:
@@ -144,6 +146,10 @@ class States:
         too_old = newest.offset(self._kept).limit(1).scalar_subquery()
         connection.execute(sa.delete(transitions).where(*of_object, _STEP.number <= too_old))
         add_event(self._store, connection, subject.kind, subject.name, "state", {"part": subject.part, **step})
+
+
+def _printable(reason: Reason) -> Reason:
+    return replace(reason, message=printable(reason.message), hint=printable(reason.hint))
 
 
 def _same(subject: Subject) -> tuple[sa.ColumnElement[bool], ...]:

@@ -88,9 +88,9 @@ def add_audit(
     detail: Mapping[str, Any] | None = None,
 ) -> None:
     """A row in the transaction of the change. Passwords that its texts show are blanked."""
-    row = {"number": next_number(connection, "audit"), "at_us": store.now_us(connection)}
-    row |= {"actor": actor, "action": action, "kind": kind, "name": name}
-    connection.execute(sa.insert(audit).values(**row, detail=json.dumps(_blanked(detail or {}))))
+    row = {"actor": actor, "action": action, "kind": kind, "name": name, "detail": json.dumps(_blanked(detail or {}))}
+    number, now = next_number(connection, "audit"), store.now_us(connection)
+    connection.execute(sa.insert(audit).values(number=number, at_us=now, **row))
 
 
 def _blanked(value: Any) -> Any:

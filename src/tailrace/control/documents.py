@@ -1,6 +1,7 @@
 """Desired documents: what pipelines, sources and sinks are to be, with every version they had.
 
-A document is kept as it was written: `${VAR}` stays a reference, so no secret is here unless somebody typed one in clear.
+A document is kept as it was written: `${VAR}` stays a reference, so no secret is here unless somebody typed one in
+clear.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ class Documents:
         actor: str,
         cause: str,
     ) -> Version:
-        """Make it the newest version; the same document again changes nothing. Raises `store.conflict` where the newest is
-        not `expected_version` (`ABSENT`: there must be none; None: whatever it is)."""
+        """Make it the newest version; the same document again changes nothing. Raises `store.conflict` where the
+        newest is not `expected_version` (`ABSENT`: there must be none; None: whatever it is)."""
         with self._store.transaction() as connection:
             newest = _expect(connection, kind, name, expected_version)
             if newest is not None and newest.hash == content_hash(document):
@@ -84,7 +85,12 @@ class Documents:
         """By name; those that have all these labels. The next page is `after` the last name."""
         query = sa.select(documents).where(_AT.kind == kind).order_by(_AT.name).limit(limit)
         for label, value in (labels or {}).items():
-            same = (_LABEL.kind == _AT.kind, _LABEL.name == _AT.name, _LABEL.label == label, _LABEL.value == value)
+            same = (
+                _LABEL.kind == _AT.kind,
+                _LABEL.name == _AT.name,
+                _LABEL.label == json.dumps(label),
+                _LABEL.value == json.dumps(value),
+            )
             query = query.where(sa.exists().where(*same).correlate(documents))
         if after is not None:
             query = query.where(_AT.name > after)
@@ -133,7 +139,7 @@ def content_hash(content: Content) -> str:
 
 
 def _canonical(content: Content) -> str:
-    return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def _expect(connection: sa.Connection, kind: DocumentKind, name: str, expected: int | None) -> Version | None:
@@ -158,10 +164,13 @@ def _newest(connection: sa.Connection, kind: DocumentKind, name: str) -> Version
 
 
 def _label(connection: sa.Connection, made: Version) -> None:
-    """Keep the document's labels where they can be searched."""
+    """Keep the document's labels where they can be searched; as JSON texts, which any text can be."""
     here = {"kind": made.kind, "name": made.name}
     connection.execute(sa.delete(document_labels).where(_LABEL.kind == made.kind, _LABEL.name == made.name))
-    rows = [{**here, "label": label, "value": value} for label, value in _labels(made.content or {}).items()]
+    rows = [
+        {**here, "label": json.dumps(label), "value": json.dumps(value)}
+        for label, value in _labels(made.content or {}).items()
+    ]
     if rows:
         connection.execute(sa.insert(document_labels), rows)
 
@@ -173,7 +182,7 @@ def _labels(content: Content) -> dict[str, str]:
 
 
 def _row(made: Version) -> dict[str, Any]:
-    content = None if made.content is None else json.dumps(made.content, ensure_ascii=False, allow_nan=False)
+    content = None if made.content is None else json.dumps(made.content, allow_nan=False)
     return {**vars(made), "content": content}
 
 

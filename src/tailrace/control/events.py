@@ -1,7 +1,7 @@
 """What happened, for those that watch: the newest events, under numbers that only grow.
 
-An event is written in the transaction of what it tells, and numbers become visible in their order: whoever has read up to a
-number has missed nothing before it.
+An event is written in the transaction of what it tells, and numbers become visible in their order: whoever has read up
+to a number has missed nothing before it.
 """
 
 from __future__ import annotations

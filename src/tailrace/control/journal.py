@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from tailrace.contracts.letters import OPEN, Letter, LetterState
 from tailrace.control.store import Store
 from tailrace.control.tables import dead_letter_totals, dead_letters
-from tailrace.control.upsert import insert_missing
+from tailrace.control.upsert import insert_missing, printable
 from tailrace.errors import SinkError
 
 Overflow = Literal["drop_oldest", "reject", "block"]
@@ -249,7 +249,7 @@ class Journal:
     def refused_again(self, number: int, code: str, message: str) -> None:
         """A letter that was delivered again came back."""
         again = sa.update(dead_letters).where(self._mine, _AT.number == number, _OPEN)
-        values = {"code": code, "message": message, "attempts": _AT.attempts + 1, "last_us": self._now_us()}
+        values = {"code": code, "message": printable(message), "attempts": _AT.attempts + 1, "last_us": self._now_us()}
         with self.store.transaction() as connection:
             connection.execute(again.values(**values))
 
@@ -338,7 +338,7 @@ def _pieces(values: Sequence[str]) -> Iterator[Sequence[str]]:
 def _columns(letter: Letter) -> dict[str, Any]:
     """A letter as its row, but for its number and times."""
     found = {_RENAMED.get(name, name): value for name, value in letter.as_dict().items()}
-    return {**found, "cut": int(letter.cut)}
+    return {**found, "cut": int(letter.cut), "message": printable(letter.message)}
 
 
 _NAMES: Iterable[str] = tuple(field.name for field in fields(Letter))

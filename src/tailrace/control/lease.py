@@ -1,7 +1,7 @@
 """Leases: which of several servers is the active one, by the store's clock.
 
-Each new holder gets a higher epoch, by which whoever keeps it refuses what an earlier holder still sends. A holder knows by
-its own clock when its lease lapses at the latest, and must have ended what it holds the lease for by then.
+Each new holder gets a higher epoch, by which whoever keeps it refuses what an earlier holder still sends. A holder
+knows by its own clock when its lease lapses at the latest, and must have ended what it holds the lease for by then.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True)
 class Epoch:
-    """A holder's time with a lease. `lapses`: when it is over, unless it is renewed, by the holder's monotonic clock."""
+    """A holder's time with a lease. `lapses`: when it is over, unless it is renewed, by the holder's monotonic
+    clock."""
 
     name: str
     holder: str
@@ -48,8 +49,8 @@ class Leases:
         self._store, self._monotonic = store, monotonic
 
     def acquire(self, name: str, holder: str, ttl: timedelta) -> Epoch | None:
-        """The lease, where nobody else has it. A holder is one process: whoever has it already keeps its epoch, and after
-        it has lapsed even the same holder gets the next one."""
+        """The lease, where nobody else has it. A holder is one process: whoever has it already keeps its epoch, and
+        after it has lapsed even the same holder gets the next one."""
         lapses = self._monotonic() + ttl.total_seconds()
         with self._store.statement() as connection:
             now = self._store.now_us(connection)

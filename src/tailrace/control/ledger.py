@@ -24,7 +24,7 @@ from tailrace.contracts import Admitted, ChunkId, Extent, Staged
 from tailrace.control.store import Store
 from tailrace.control.tables import indexed, snapshot_chunks, snapshot_debts, snapshot_runs, snapshot_tables
 from tailrace.control.upsert import insert_missing, put
-from tailrace.errors import TailraceError
+from tailrace.errors import ConfigError, TailraceError
 from tailrace.schema import table_name
 
 Columns = ReadOnlyColumnCollection[str, sa.Column[Any]]
@@ -116,8 +116,13 @@ class SnapshotLedger:
             return [_run(row) for row in connection.execute(query)]
 
     def run(self, run: str) -> Run:
+        """Raises `snapshot.missing`."""
         with self._store.transaction() as connection:
-            return _run(connection.execute(sa.select(snapshot_runs).where(_RUN.id == run)).one())
+            row = connection.execute(sa.select(snapshot_runs).where(_RUN.id == run)).one_or_none()
+        if row is None:
+            hint = "it may be of another data directory"
+            raise ConfigError("snapshot.missing", f"there is no snapshot {run!r}", hint=hint)
+        return _run(row)
 
     def tables(self, run: str) -> list[TableRun]:
         query = sa.select(snapshot_tables).where(_TABLE.run == run).order_by(_TABLE.schema_name, _TABLE.table_name)

@@ -86,8 +86,8 @@ class Operations:
     def request(
         self, kind: str, object: str, request: Json | None = None, *, actor: str, idempotency_key: str | None = None
     ) -> Operation:
-        """New work; under a key that this kind has had, the operation that it made. Raises `store.conflict` where that one
-        was for something else."""
+        """New work; under a key that this kind has had, the operation that it made. Raises `store.conflict` where
+        that one was for something else."""
         asked = json.dumps(dict(request or {}), sort_keys=True)
         with self._store.transaction() as connection:
             known = _of_key(connection, kind, idempotency_key)

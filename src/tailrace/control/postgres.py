@@ -1,8 +1,9 @@
 """A store in a PostgreSQL database: how it is reached, its turns, and what its errors mean.
 
 Writers are one after another, as in SQLite, by an advisory lock that the database gives back when a transaction ends,
-however it does. So what is read may be written in the same transaction, and numbers are given in the order in which they
-become visible. The tables are in the schema that the connection creates in (`options=-csearch_path%3Dtailrace` in the URL).
+however it does. So what is read may be written in the same transaction, and numbers are given in the order in which
+they become visible. The tables are in the schema that the connection creates in (`options=-csearch_path%3Dtailrace` in
+the URL).
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from tailrace.machine.space import no_space
 WAIT_S = 30
 """How long a writer waits for its turn."""
 IDLE_S = 10
-"""How long a transaction may do nothing: a process that was stopped in the middle of one must not hold up the others."""
+"""How long a transaction may do nothing: a process that was stopped in the middle of one must not hold up the
+others."""
 CONNECTIONS = 2
 """Kept open; a few more are opened while they are wanted at once."""
 MORE_CONNECTIONS = 3
@@ -42,16 +44,16 @@ NETWORK = {
 """Unless the URL says otherwise."""
 _LOCK = 7_261_735
 """Ours among the advisory locks of a database."""
-_LIMITS = f"SET LOCAL lock_timeout = '{WAIT_S}s'; SET LOCAL idle_in_transaction_session_timeout = '{IDLE_S}s'"
 _TURNS = {
-    "write": f"{_LIMITS}; SELECT pg_advisory_xact_lock({_LOCK}, hashtext(current_schema()))",
-    "read": f"SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY; {_LIMITS}",
-    "statement": _LIMITS,
+    "write": f"SELECT pg_advisory_xact_lock({_LOCK}, hashtext(current_schema()))",
+    "read": "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY",
+    "statement": "",
 }
 _REFUSED = ("authentication failed", "no password supplied", "no pg_hba.conf entry", "is not permitted to log in")
 _UNTRUSTED = ("does not support SSL", "certificate", "private key", "alert", "sslmode")
 _WAITS = ("08", "40", "53", "57", "58")
-"""Classes of SQLSTATE for what passes by itself: connections, conflicts, want of resources, a server that ends, its disk."""
+"""Classes of SQLSTATE for what passes by itself: connections, conflicts, want of resources, a server that ends, its
+disk."""
 _WAITING = (errors.ReadOnlySqlTransaction, errors.IdleInTransactionSessionTimeout)
 
 
@@ -101,7 +103,7 @@ class PostgresDatabase:
     def meaning(self, error: Exception) -> TailraceError | None:
         """What an error is for us, where it is more than a defect."""
         if isinstance(error, sa.exc.TimeoutError):
-            return self._unavailable(f"no connection is free: all {CONNECTIONS + MORE_CONNECTIONS} are in use")
+            return self._unavailable(f"all {CONNECTIONS + MORE_CONNECTIONS} connections are in use")
         cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
         if not isinstance(cause, psycopg.Error):
             return None
@@ -114,6 +116,9 @@ class PostgresDatabase:
             return SetupError("store.refused", f"the database refuses it: {_told(cause)}", hint=hint, where=self.where)
         if cause.sqlstate is None and isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError):
             return self._no_connection(_told(cause))
+        if isinstance(cause, psycopg.DataError) and "NUL" in str(cause):
+            hint = "leave the character U+0000 out: PostgreSQL has no text with it"
+            return ConfigError("store.bad_text", "a text cannot be kept", hint=hint, where=self.where)
         if (cause.sqlstate or "").startswith(_WAITS) or isinstance(cause, _WAITING):
             return self._unavailable(_told(cause))
         return None
@@ -136,7 +141,8 @@ class PostgresDatabase:
             conninfo = make_conninfo(**(NETWORK | given), client_encoding="UTF8")
         except psycopg.ProgrammingError as error:
             hint = "postgresql://user:password@host:5432/database?sslmode=verify-full"
-            raise ConfigError("store.bad_url", redact(_told(error)), hint=hint, where=self.where) from None
+            text = "libpq does not understand `store.url`" + _unknown_parameter(error)
+            raise ConfigError("store.bad_url", text, hint=hint, where=self.where) from None
         connection = psycopg.connect(conninfo, prepare_threshold=None)
         # What the store says must be durable, whatever the server does by default.
         connection.execute(_DURABLE)
@@ -172,16 +178,26 @@ class PostgresDatabase:
 
 
 NOW_US = sa.text("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000000 AS BIGINT)")
-_DURABLE = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') IN ('off', 'local')"
+_DURABLE = (
+    "SELECT set_config('synchronous_commit', 'on', false) "
+    "WHERE current_setting('synchronous_commit') IN ('off', 'local')"
+)
 
 
 def _begin(connection: sa.Connection) -> None:
-    connection.exec_driver_sql(_TURNS[turn_of(connection)])
+    limits = f"SET LOCAL lock_timeout = '{WAIT_S}s'; SET LOCAL idle_in_transaction_session_timeout = '{IDLE_S}s'"
+    connection.exec_driver_sql(f"{limits}; {_TURNS[turn_of(connection)]}")  # one round trip
 
 
 def _told(error: psycopg.Error) -> str:
     """What an error says, in one line, without passwords."""
     return redact(" ".join((error.diag.message_primary or str(error)).split()))
+
+
+def _unknown_parameter(error: psycopg.ProgrammingError) -> str:
+    """The parameter that libpq does not know. What else it says may quote the password."""
+    text = " ".join(str(error).split())
+    return f": {text}" if text.startswith("invalid URI query parameter") else ""
 
 
 def _address(url: Dsn) -> str:

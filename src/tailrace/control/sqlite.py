@@ -38,7 +38,8 @@ class SqliteFile:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Wait for other processes that open a store here: SQLite fails, rather than waits, where two make a file WAL."""
+        """Wait for other processes that open a store here: SQLite fails, rather than waits, where two make a file
+        WAL."""
         handle = os.open(self._path.parent, os.O_RDONLY)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)

@@ -46,8 +46,8 @@ class StoreDatabase(Protocol):
 
 
 class Store:
-    """A handle on the store at `place`, made when missing and brought up to date. Usable from several threads. `clock` is
-    the time of a file; a database has its own."""
+    """A handle on the store at `place`, made when missing and brought up to date. Usable from several threads.
+    `clock` is the time of a file; a database has its own."""
 
     def __init__(self, place: StorePlace, clock: Callable[[], float] = time.time) -> None:
         self.place = place
@@ -72,7 +72,8 @@ class Store:
         return self._begin("read")
 
     def statement(self) -> AbstractContextManager[sa.Connection]:
-        """For one statement that is right by itself: in PostgreSQL it waits for no other writer but those of its rows."""
+        """For one statement that is right by itself: in PostgreSQL it waits for no other writer but those of its
+        rows."""
         return self._begin("statement")
 
     def now_us(self, connection: sa.Connection) -> int:
@@ -99,20 +100,20 @@ def refuse_lost(place: StorePlace, logs: Iterable[Path]) -> None:
         return
     beside = f"but not what was written beside it: the log of {', '.join(left)}"
     again = "or go on with a new one, by which every table of a source with a `snapshot` is read again"
-    if isinstance(place, Path):
-        if not place.exists():
-            hint = f"put it back from a backup; {again}: touch {shlex.quote(str(place))}"
-            raise SetupError("store.lost", f"{place} is gone, {beside}", hint=hint, where=str(place))
+    if store_exists(place):
         return
-    if not _has_tables(place):
-        hint = (
-            f"restore the database, or check `store.url`; {again}: CREATE TABLE store_version (version BIGINT NOT NULL)"
-        )
-        where = _database(place, time.time).where
-        raise SetupError("store.lost", f"the database has no control store, {beside}", hint=hint, where=where)
+    if isinstance(place, Path):
+        hint = f"put it back from a backup; {again}: touch {shlex.quote(str(place))}"
+        raise SetupError("store.lost", f"{place} is gone, {beside}", hint=hint, where=str(place))
+    hint = f"restore the database, or check `store.url`; {again}: CREATE TABLE store_version (version BIGINT NOT NULL)"
+    where = _database(place, time.time).where
+    raise SetupError("store.lost", f"the database has no control store, {beside}", hint=hint, where=where)
 
 
-def _has_tables(place: StorePlace) -> bool:
+def store_exists(place: StorePlace) -> bool:
+    """Whether a store was made there; a database that is away is an error."""
+    if isinstance(place, Path):
+        return place.exists()
     database = _database(place, time.time)
     engine = database.connect()
     try:

@@ -1,13 +1,14 @@
 """Tokens: who may call the service, and what each may do.
 
-A token is 256 random bits, so its SHA-256 is kept and nothing slower: a slow hash makes guessing passwords dear, and nobody
-guesses 256 bits, while it would cost every request. Its clear text is given once, and is nowhere afterwards.
+A token is 256 random bits, so its SHA-256 is kept and nothing slower: a slow hash makes guessing passwords dear, and
+nobody guesses 256 bits, while it would cost every request. Its clear text is given once, and is nowhere afterwards.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -23,6 +24,7 @@ from tailrace.errors import ConfigError
 Scope = Literal["view", "operate", "admin"]
 """Each may do what those before it may."""
 PREFIX = "tailrace"
+_CLEAR = re.compile(rf"{PREFIX}_(?P<id>[0-9a-f]{{12}})_(?P<secret>[\w-]+)", re.ASCII)
 USE_NOTED_US = 60 * 1_000_000
 """How exactly the last use is known: so rarely is it written."""
 _AT = tokens.c
@@ -69,13 +71,15 @@ class Tokens:
 
     def check(self, clear: str) -> Token | None:
         """The token that this is, if it is valid. How long that takes tells nothing of the secret."""
-        prefix, _, rest = clear.partition("_")
-        token_id, _, secret = rest.partition("_")
+        shape = _CLEAR.fullmatch(clear)
+        if shape is None:
+            return None
+        token_id, secret = shape["id"], shape["secret"]
         with self._store.reading() as connection:
             now = self._store.now_us(connection)
             row = connection.execute(sa.select(tokens).where(_AT.id == token_id, *_valid(now))).one_or_none()
         same = hmac.compare_digest(_hash(secret), row.hash if row is not None else _hash(""))
-        if row is None or not same or prefix != PREFIX:
+        if row is None or not same:
             return None
         self._note_use(token_id, row.last_used_us, now)
         return _token(row)

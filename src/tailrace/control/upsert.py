@@ -1,4 +1,4 @@
-"""Inserts that meet a row which is there already. The one place that knows how each database says it."""
+"""What each database says its own way: inserts that meet a row which is there already, and what a text may hold."""
 
 from __future__ import annotations
 
@@ -30,10 +30,16 @@ def insert_or(
     change: Mapping[str, Any],
     where: sa.ColumnElement[bool] | None = None,
 ) -> Insert:
-    """The statement that inserts `row`; where the primary key is taken, it makes this `change` of what is there, if that
-    fulfils `where`."""
+    """The statement that inserts `row`; where the primary key is taken, it makes this `change` of what is there, if
+    that fulfils `where`."""
     keys = list(table.primary_key)
     return _insert(connection, table).values(**row).on_conflict_do_update(index_elements=keys, set_=change, where=where)
+
+
+def printable(message: str) -> str:
+    """A message of somebody else's without what a database cannot keep in a text: the character U+0000, and halves of
+    surrogate pairs."""
+    return message.replace("\x00", "\\x00").encode(errors="backslashreplace").decode()
 
 
 def _insert(connection: sa.Connection, table: sa.Table) -> Insert:

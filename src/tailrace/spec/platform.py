@@ -11,8 +11,9 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from tailrace.backoff import Backoff
-from tailrace.config import GIB, MIB, ByteSize, Duration, Model, Secret
+from tailrace.config import GIB, MIB, ByteSize, Dsn, Duration, Model, Secret
 from tailrace.contracts import SinkRetry
+from tailrace.control.place import SCHEMES
 
 
 class SparkSettings(Model):
@@ -178,6 +179,30 @@ class Server(Model):
         return self.tokens == "always" or not _is_loopback(self.host)
 
 
+class StoreSettings(Model):
+    """The control store: snapshots, schemas, dead letters, and what was made through the service."""
+
+    url: Annotated[
+        Dsn | None,
+        Field(
+            description="A PostgreSQL database, as a URL with libpq's own parameters, also for TLS. Its tables are in "
+            "the schema that `search_path` names. Absent: the file `control.db` in `data_dir`.",
+            examples=["postgresql://tailrace@db/tailrace?sslmode=verify-full&options=-csearch_path%3Dtailrace"],
+        ),
+    ] = None
+
+    @field_validator("url")
+    @classmethod
+    def _postgres(cls, url: Dsn | None) -> Dsn | None:
+        if url is not None and not url.get_secret_value().startswith(SCHEMES):
+            raise PydanticCustomError(
+                "config.invalid_value",
+                "not the URL of a PostgreSQL database",
+                {"hint": "write it like postgresql://user@host:5432/database?sslmode=verify-full"},
+            )
+        return url
+
+
 class Platform(Model):
     """Where and how pipelines run."""
 
@@ -194,6 +219,7 @@ class Platform(Model):
     retry: Annotated[Retry, Field(description="How long to wait before the next attempt.")] = Retry()
     ports: Annotated[Ports, Field(description="Ports to listen on.")] = Ports()
     server: Annotated[Server, Field(description="The server of `tailrace serve`.")] = Server()
+    store: Annotated[StoreSettings, Field(description="The control store.")] = StoreSettings()
 
 
 def _is_loopback(host: str) -> bool:

@@ -18,14 +18,14 @@ Parts = Mapping[str, Sequence[Any]]
 
 def deploy(pipelines: Sequence[Pipeline], platform: Platform) -> Parts:
     """Make what is missing at each source, so that nothing committed from now on is missed."""
-    layout = Layout(platform.data_dir)
+    layout = Layout.of(platform)
     return {name: source.deploy(_resume(layout, name)) for name, source in _sources(pipelines).items()}  # type: ignore[attr-defined]
 
 
 @contextlib.contextmanager
 def undeploying(pipelines: Sequence[Pipeline], platform: Platform) -> Iterator[Parts]:
     """Yields what will be removed, while none of the pipelines can start; refused while one runs."""
-    layout = Layout(platform.data_dir)
+    layout = Layout.of(platform)
     with contextlib.ExitStack() as stack:
         for pipeline in pipelines:
             stack.enter_context(run_lock(layout, pipeline.name))

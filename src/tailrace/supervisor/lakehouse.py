@@ -91,7 +91,7 @@ class Upkeep:
 def open_lakehouse(pipeline: Pipeline, platform: Platform, sink: str | None = None) -> Iterator[Lakehouse]:
     """Start Spark for the lake sinks of a pipeline, or for one of them. Raises what a user can mend before that."""
     sinks = _lake_sinks(pipeline, sink)
-    layout = Layout(platform.data_dir)
+    layout = Layout.of(platform)
     log = LogReader(layout.log(pipeline.source_id))  # raises `log.missing`
     spark = open_for(sinks, platform.spark, layout.spark_log)
     try:

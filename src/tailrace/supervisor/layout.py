@@ -8,9 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tailrace.control import Store, refuse_lost
+from tailrace.config import Dsn
+from tailrace.control import Store, StorePlace, refuse_lost, store_exists
 from tailrace.errors import SetupError
 from tailrace.machine.durable import PRIVATE_DIRECTORY, PRIVATE_FILE, make_directory, private
+from tailrace.spec.platform import Platform
+
+STORE_FILE = "control.db"
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,7 @@ class Layout:
     taps/SOURCE.{json,log}       the tap's status and what it printed
     runtimes/NAME.log            what a runtime of the server printed
     pipelines/NAME/SINK/         a query's checkpoint
-    control.db                   the control store
+    control.db                   the control store, unless it is in a database (`store_url`)
     staged/SOURCE/               chunks of snapshots, until the log has them
     pipelines/NAME/SINK/verified.json  what the last verification found
     verify/NAME/                 chunks that a verification reads, while it runs
@@ -28,6 +32,11 @@ class Layout:
     """
 
     root: Path
+    store_url: Dsn | None = None
+
+    @classmethod
+    def of(cls, platform: Platform) -> Layout:
+        return cls(platform.data_dir, platform.store.url)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", self.root.absolute())  # taps and executors may stand elsewhere
@@ -40,8 +49,11 @@ class Layout:
         return self.logs / source
 
     @property
-    def store(self) -> Path:
-        return self.root / "control.db"
+    def store(self) -> StorePlace:
+        return self.store_url or self.root / STORE_FILE
+
+    def has_store(self) -> bool:
+        return store_exists(self.store)
 
     def open_store(self) -> Store:
         """The store, made where there is none yet. Raises `store.lost` where it is gone."""
@@ -102,7 +114,7 @@ def _close_to_others(layout: Layout) -> None:
     """What is ours in the data directory is this user's alone, also where it was made with other permissions. The
     directory itself, and what else is in it, may be somebody else's."""
     folders = (layout.root / name for name in ("logs", "taps", "runtimes", "pipelines", "staged", "verify"))
-    files = (*layout.root.glob(f"{layout.store.name}*"), layout.spark_log)
+    files = (*layout.root.glob(f"{STORE_FILE}*"), layout.spark_log)
     for path, mode in (*((each, PRIVATE_DIRECTORY) for each in folders), *((each, PRIVATE_FILE) for each in files)):
         with contextlib.suppress(FileNotFoundError, PermissionError):
             path.chmod(mode)

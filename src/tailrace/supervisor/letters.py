@@ -52,7 +52,7 @@ class LetterService:
     """Of one pipeline."""
 
     def __init__(self, pipeline: Pipeline, platform: Platform) -> None:
-        self._layout, self._pipeline, self._platform = Layout(platform.data_dir), pipeline, platform
+        self._layout, self._pipeline, self._platform = Layout.of(platform), pipeline, platform
         store = self._layout.open_store()
         self._journal = Journal(store, pipeline.name, pipeline.spec.journal.bounds)
         self._replays = Replays(store, pipeline.name)

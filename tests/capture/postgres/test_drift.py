@@ -204,7 +204,7 @@ def test_a_rewrite_while_nothing_ran_is_found(db: Database, capturing: Start, st
 
 
 def test_another_log_begins_without_a_past(db: Database, capturing: Start, store: Store, look: None) -> None:
-    store_of_another = Store(store.path)
+    store_of_another = Store(store.place)
     db.run("CREATE TABLE t (id int PRIMARY KEY)")
     from tailrace.control.sightings import Sightings
 

@@ -67,7 +67,7 @@ def test_a_publication_that_somebody_has_locked_at_the_start(tables: Database, c
 
 def test_the_server_hears_from_us_while_the_store_is_busy(tables: Database, capturing: Start, look: None) -> None:
     run = started(capturing, tables)
-    with closing(sqlite3.connect(run.store.path, isolation_level=None)) as other:
+    with closing(sqlite3.connect(run.store.where, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         tables.run("CREATE TABLE later (id int PRIMARY KEY)")  # which the store is to remember
         joined = "SELECT count(*) FROM pg_publication_tables WHERE tablename = 'later'"

@@ -11,6 +11,7 @@ import pytest
 
 from tailrace.testing.servers import PostgresServer
 from tailrace.testing.waiting import eventually
+from tests import lakes
 from tests.capture.running import Database
 from tests.supervisor.service.serving import Serving, at_source, delivered, files_of, piped, serving
 
@@ -122,15 +123,11 @@ def test_a_lake_pipeline_has_a_runtime_of_its_own_kind(shop: Shop) -> None:
     shop.sell()
 
     def equal() -> bool:
-        import deltalake
-
-        try:
-            table = deltalake.DeltaTable(str(shop.folder / "delta" / "public__items"))
-        except deltalake.exceptions.TableNotFoundError:
+        if not (shop.folder / "delta" / "public__items" / "_delta_log").is_dir():
             return False
-        rows = table.to_pyarrow_table(columns=["id", "v"]).to_pylist()
-        found = sorted((row["id"], row["v"]) for row in rows)
-        return found == sorted(shop.db.rows("SELECT id, v FROM items"))
+        found = lakes.delta(shop.folder, "items").to_pylist()
+        rows = sorted((row["id"], row["v"]) for row in found)
+        return rows == sorted(shop.db.rows("SELECT id, v FROM items"))
 
     eventually(equal, 90, what=shop.served.told)
     shop.equals("one")

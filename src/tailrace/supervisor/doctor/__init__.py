@@ -24,7 +24,7 @@ def diagnose(pipelines: Sequence[Pipeline], platform: Platform) -> Iterator[Chec
     yield from _machine(platform)
     for source in {one.source_id: one.source for one in pipelines}.values():
         if isinstance(source, PostgresSource):
-            yield from check_postgres(source, Layout(platform.data_dir))
+            yield from check_postgres(source, Layout.of(platform))
     for pipeline in pipelines:
         for sink in pipeline.sinks:
             delivery = Delivery(pipeline.name, pipeline.metadata.tenant, pipeline.source_id)

@@ -224,7 +224,7 @@ def _publication(look: _Look) -> Iterator[Check]:
 
 def _altered(look: _Look) -> Iterator[Check]:
     """What somebody altered since the tap last looked: changes made meanwhile are not in the stream."""
-    if not look.layout.store.exists():
+    if not look.layout.has_store():
         return
     name = look.source.publication_name
     with contextlib.closing(Store(look.layout.store)) as store:

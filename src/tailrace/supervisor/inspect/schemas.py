@@ -14,7 +14,7 @@ from tailrace.control.schemas import SchemaRegistry, SchemaVersion
 from tailrace.errors import LogError
 from tailrace.schema import Difference, differences
 from tailrace.supervisor.inspect.log import find_log
-from tailrace.supervisor.layout import Layout
+from tailrace.supervisor.layout import STORE_FILE, Layout
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,10 @@ class TableVersions:
         return not self.newest.schema.columns
 
 
-def tables(data_dir: Path, source: str | None = None) -> tuple[TableVersions, ...]:
+def tables(layout: Layout, source: str | None = None) -> tuple[TableVersions, ...]:
     """Every table of a source, or of all; the registry is first brought up to what the logs say."""
-    layout = Layout(data_dir)
     if source is not None:
-        source = find_log(source, data_dir).name  # raises `log.missing`
+        source = find_log(source, layout.root).name  # raises `log.missing`
     folders = layout.logs.iterdir() if layout.logs.is_dir() else ()
     logs = [layout.log(source)] if source else sorted(folder for folder in folders if folder.is_dir())
     if not logs:
@@ -58,14 +57,14 @@ def tables(data_dir: Path, source: str | None = None) -> tuple[TableVersions, ..
 def _store(layout: Layout) -> Iterator[Store]:
     """The control store; where it is gone, one for this look alone, for the logs have every version too."""
     with TemporaryDirectory() as folder:
-        there = layout.store.exists()
-        with closing(Store(layout.store if there else Path(folder, layout.store.name))) as store:
+        place = layout.store if layout.has_store() else Path(folder, STORE_FILE)
+        with closing(Store(place)) as store:
             yield store
 
 
-def table(data_dir: Path, source: str, name: str) -> TableVersions:
+def table(layout: Layout, source: str, name: str) -> TableVersions:
     """One table, by `schema.table`, or by its name alone where that is enough."""
-    known = tables(data_dir, source)
+    known = tables(layout, source)
     found = [each for each in known if name in (each.name, each.newest.schema.table)]
     exact = [each for each in found if each.name == name] or found
     if len(exact) == 1:

@@ -37,7 +37,7 @@ class Supervisor:
     def __init__(self, pipelines: Sequence[Pipeline], platform: Platform) -> None:
         self._pipelines = list(pipelines)
         self._platform = platform
-        self._layout = Layout(platform.data_dir)
+        self._layout = Layout.of(platform)
         self._started = time.time()
         self._stopping = threading.Event()
         self._positions: dict[str, str] = {}

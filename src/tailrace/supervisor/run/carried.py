@@ -20,7 +20,7 @@ class CarriedPipeline:
     """Its sinks deliver from `start` on. `drain` lets them finish their batches; it is over when `ended`."""
 
     def __init__(self, spark: SparkSession, pipeline: Pipeline, platform: Platform) -> None:
-        letters = keeping_of(pipeline, Layout(platform.data_dir))
+        letters = keeping_of(pipeline, Layout.of(platform))
         self.pipeline = pipeline
         self.letters = None if letters is None else LetterWatch(letters.journal)
         self.runners = [

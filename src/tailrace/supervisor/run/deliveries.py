@@ -51,7 +51,7 @@ class SinkRunner(threading.Thread):
         self.pipeline, self.sink, self.kind = pipeline.name, sink, kind
         self.source_id = pipeline.source_id
         self._spark, self._document, self._provenance = spark, pipeline, provenance
-        self._layout = Layout(platform.data_dir)
+        self._layout = Layout.of(platform)
         self._backlog = Backlog(self._layout.log(self.source_id))
         self._backoff = platform.retry.backoff(sink.retry)
         self._letters = letters if isinstance(sink, RecordSink) else None

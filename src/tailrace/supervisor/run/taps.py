@@ -18,6 +18,7 @@ from typing import Any
 from tailrace.capture.tap import Request
 from tailrace.changelog import Awaited
 from tailrace.config import Model, Secret
+from tailrace.control import text_of
 from tailrace.errors import LogError, SetupError, SourceError, TailraceError
 from tailrace.machine.durable import make_directory, private
 from tailrace.spec import Platform
@@ -43,7 +44,7 @@ class TapProcess:
         """`awaited`: what must be delivered before the source hears that it is safe."""
         self.source_id: str = source.id  # type: ignore[attr-defined]
         self._kind, self.source, self._platform, self._awaited = kind, source, platform, awaited
-        self._layout = Layout(platform.data_dir)
+        self._layout = Layout.of(platform)
         self._process: subprocess.Popen[bytes] | None = None
         self._backoff = platform.retry.backoff()
         self._restarts = -1
@@ -175,7 +176,7 @@ class TapProcess:
             type=self._kind,
             config=_revealed(self.source),
             log_path=str(self._layout.log(self.source_id)),
-            store_path=str(self._layout.store),
+            store=text_of(self._layout.store),
             status_path=str(self._layout.tap_status(self.source_id)),
             parent=os.getpid(),
             memory_bytes=platform.tap.memory_bytes,

@@ -44,7 +44,7 @@ class Runtime:
 
     def __init__(self, request: Request, spark: SparkSession) -> None:
         self._platform, self._spark = request.platform, spark
-        self._layout = Layout(request.platform.data_dir)
+        self._layout = Layout.of(request.platform)
         self._carried: dict[str, tuple[Generation, CarriedPipeline]] = {}
         self._draining: set[str] = set()
         self._refused: dict[str, CarriedStatus] = {}
@@ -136,7 +136,7 @@ def main(link: Connection) -> None:
     from tailrace.spark.libraries import MOST_WAITING, open_for
 
     link.send(Report(os.getpid()))
-    log = Layout(request.platform.data_dir).spark_log
+    log = Layout.of(request.platform).spark_log
     spark = open_for(request.sinks, request.platform.spark, log, waiting=MOST_WAITING)
     runtime = Runtime(request, spark)
     last = float("-inf")

@@ -44,7 +44,7 @@ class RuntimeProcess:
         self.failure: TailraceError | None = None
         """Why it is not there just now."""
         self._sinks, self._platform, self._clock = sinks, platform, clock
-        self._layout = Layout(platform.data_dir)
+        self._layout = Layout.of(platform)
         self._backoff = platform.retry.backoff()
         self._order = Order()
         self._process: subprocess.Popen[bytes] | None = None

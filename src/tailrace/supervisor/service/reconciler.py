@@ -63,7 +63,7 @@ class Reconciler:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._platform, self._wishes, self._on_view, self._clock = platform, wishes, on_view, clock
-        self._layout = Layout(platform.data_dir)
+        self._layout = Layout.of(platform)
         self._taps = Taps(platform, clock)
         self._held: dict[str, _Held] = {}
         self._refused: dict[str, _Refusal] = {}

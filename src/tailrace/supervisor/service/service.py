@@ -5,22 +5,26 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from tailrace.changelog import Subscribers
 from tailrace.control.actual import Reason, States, Subject, Transition
 from tailrace.control.desired import Desires
 from tailrace.control.documents import ABSENT, Documents, Version, content_hash
 from tailrace.control.events import EventPage, Events
-from tailrace.errors import ConfigError, TailraceError
-from tailrace.spec import Platform
+from tailrace.errors import ConfigError, LogError, TailraceError
+from tailrace.spec import Pipeline, Platform
+from tailrace.supervisor.inspect.schemas import TableVersions, tables
 from tailrace.supervisor.layout import Layout
+from tailrace.supervisor.letters import LetterService, ReplayProgress
 from tailrace.supervisor.service.documents import Checked, Content, as_shown, check, merged
 from tailrace.supervisor.service.plan import Plan, plan
 from tailrace.supervisor.service.reconciler import Reconciler
 from tailrace.supervisor.service.states import PipelineView
 from tailrace.supervisor.service.wishes import DesiredState, Wish
+from tailrace.supervisor.snapshots.requests import SnapshotRequests
 from tailrace.supervisor.status import Status
 
 LOOK_S = 5.0
@@ -63,7 +67,7 @@ class Service:
 
     def __init__(self, platform: Platform, environ: Mapping[str, str] = os.environ) -> None:
         self.platform, self._environ = platform, environ
-        self.layout = Layout(platform.data_dir)
+        self.layout = Layout.of(platform)
         self.store = self.layout.open_store()
         self.started = time.time()
         self._documents, self._desires = Documents(self.store), Desires(self.store)
@@ -80,7 +84,7 @@ class Service:
         self._thread.start()
 
     def close(self) -> None:
-        """Finish the batches that run, then end everything. What is not delivered stays in the logs."""
+        """Finish the batches that run, then end everything. What is not delivered stays in the logs. Once is enough."""
         self._reconciler.end()
         if self._thread.is_alive():
             self._thread.join()
@@ -232,7 +236,53 @@ class Service:
             tuple(each for view in views for each in view.letters),
         )
 
+    # -- a pipeline's other use cases ------------------------------------------------------------------------------
+
+    def letters(self, name: str) -> LetterService:
+        """Its dead letters."""
+        return LetterService(self._pipeline(name), self.platform)
+
+    def replay(self, name: str, replay: str, *, forced: bool, rate: int | None) -> ReplayProgress:
+        """Have what a dry run chose delivered by the pipeline's runtime. Raises `pipeline.not_running` where nothing of
+        it runs: the server itself delivers nothing."""
+        view = self._reconciler.view(name)
+        if view is None or view.desired != "running":
+            hint = "resume the pipeline, or use tailrace dlq replay beside a stopped server"
+            raise ConfigError("pipeline.not_running", f"the pipeline {name!r} does not run", hint=hint)
+        return self.letters(name).carry_out(replay, forced=forced, rate=rate)
+
+    def snapshots(self, name: str) -> SnapshotRequests:
+        """Its snapshots: those under way, and others on request."""
+        return SnapshotRequests(self._pipeline(name), self.platform)
+
+    def schemas(self, name: str) -> tuple[TableVersions, ...]:
+        """What its log knows of its tables; nothing, where there is no log yet."""
+        source = self._pipeline(name).source_id
+        if not self.layout.log(source).is_dir():
+            return ()
+        return tables(self.layout, source)
+
+    def schema(self, name: str, database: str, table: str) -> TableVersions:
+        """One of them. Raises `log.no_table`."""
+        for found in self.schemas(name):
+            if (found.newest.schema.schema, found.newest.schema.table) == (database, table):
+                return found
+        hint = "list the schemas: names are as the database has them"
+        raise LogError("log.no_table", f"the log of {name!r} has no table {database}.{table}", hint=hint)
+
+    def checkpoints(self, name: str) -> dict[str, int]:
+        """Below which offset of the log each of its sinks has everything."""
+        log = self.layout.log(self._pipeline(name).source_id)
+        known = Subscribers(log).all() if log.is_dir() else []
+        owners = ((each.owner, each.offset) for each in known)
+        return {owner.sink: offset for owner, offset in owners if owner and owner.pipeline == name and not owner.table}
+
     # -- inside --------------------------------------------------------------------------------------------------
+
+    def _pipeline(self, name: str) -> Pipeline:
+        """Its document, with variables filled in."""
+        known = self._known(name)
+        return check(known.content, known.content, self._environ).pipeline
 
     def _known(self, name: str) -> Version:
         found = self._documents.get("pipeline", name)
@@ -316,6 +366,3 @@ def _name_of(content: object) -> str | None:
     metadata = content.get("metadata") if isinstance(content, Mapping) else None
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     return name if isinstance(name, str) else None
-
-
-Watcher = Callable[[PipelineView], None]

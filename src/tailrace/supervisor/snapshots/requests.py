@@ -45,7 +45,7 @@ class SnapshotRequests:
     """Of one pipeline's source."""
 
     def __init__(self, pipeline: Pipeline, platform: Platform) -> None:
-        self._layout, self._pipeline = Layout(platform.data_dir), pipeline
+        self._layout, self._pipeline = Layout.of(platform), pipeline
         self._source = cast(PostgresSource, pipeline.source)
         self._ledger = SnapshotLedger(self._layout.open_store())
         self.warnings: list[str] = []

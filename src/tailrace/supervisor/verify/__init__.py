@@ -67,7 +67,7 @@ class Verification:
 
     def __init__(self, pipeline: Pipeline, platform: Platform, options: VerifyOptions) -> None:
         self._pipeline, self._platform, self._options = pipeline, platform, options
-        self._layout = Layout(platform.data_dir)
+        self._layout = Layout.of(platform)
         self._source = cast(PostgresSource, pipeline.source)
         self._sinks = _sinks(pipeline, options.sink)
         self._log = self._layout.log(self._source.id)

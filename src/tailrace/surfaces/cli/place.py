@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from tailrace.supervisor.layout import Layout
 
 PlatformConfig = Annotated[Path | None, typer.Option(help="The platform document that names the data directory.")]
 DataDir = Annotated[Path | None, typer.Option(help="The data directory, instead of the platform's.")]
@@ -19,6 +22,17 @@ def data_dir_of(platform_config: Path | None, data_dir: Path | None) -> Path:
     from tailrace.spec import load_platform
 
     return data_dir or load_platform(platform_config).data_dir
+
+
+def layout_of(platform_config: Path | None, data_dir: Path | None) -> Layout:
+    """The directory that these two options name, with the platform's control store."""
+    from tailrace.spec import load_platform
+    from tailrace.supervisor.layout import Layout
+
+    if data_dir is not None and platform_config is None:
+        return Layout(data_dir)
+    platform = load_platform(platform_config)
+    return Layout(data_dir or platform.data_dir, platform.store.url)
 
 
 def moment(us: int) -> str:

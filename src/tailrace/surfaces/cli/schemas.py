@@ -8,7 +8,7 @@ import typer
 
 from tailrace.schema import columns_document
 from tailrace.surfaces.cli.output import Json, guard, say, say_json
-from tailrace.surfaces.cli.place import DataDir, PlatformConfig, data_dir_of, moment
+from tailrace.surfaces.cli.place import DataDir, PlatformConfig, layout_of, moment
 
 if TYPE_CHECKING:
     from tailrace.control.schemas import SchemaVersion
@@ -31,7 +31,7 @@ def list_(
     with guard(as_json):
         from tailrace.supervisor.inspect import schemas as service
 
-        found = service.tables(data_dir_of(platform_config, data_dir), source)
+        found = service.tables(layout_of(platform_config, data_dir), source)
     if as_json:
         say_json({"ok": True, "tables": [_summary(table) for table in found]})
         return
@@ -55,7 +55,7 @@ def show(
     with guard(as_json):
         from tailrace.supervisor.inspect import schemas as service
 
-        found = service.table(data_dir_of(platform_config, data_dir), source, table)
+        found = service.table(layout_of(platform_config, data_dir), source, table)
         version = service.version(found, number)
     if as_json:
         say_json({"ok": True, "source": source, "table": found.name, **_plain(version)})
@@ -80,7 +80,7 @@ def versions(
     with guard(as_json):
         from tailrace.supervisor.inspect import schemas as service
 
-        found = service.table(data_dir_of(platform_config, data_dir), source, table)
+        found = service.table(layout_of(platform_config, data_dir), source, table)
         pairs = zip((None, *found.versions), found.versions, strict=False)
         listed = [(each, service.steps(before, each) if before else []) for before, each in pairs]
     if as_json:
@@ -105,7 +105,7 @@ def diff(
     with guard(as_json):
         from tailrace.supervisor.inspect import schemas as service
 
-        found = service.table(data_dir_of(platform_config, data_dir), source, table)
+        found = service.table(layout_of(platform_config, data_dir), source, table)
         old, new = service.diff(found, before, after)
         steps = service.steps(old, new)
     if as_json:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from fastapi import APIRouter, FastAPI
 
 from tailrace import __version__
 from tailrace.control.tokens import Tokens
 from tailrace.supervisor.service import Service
-from tailrace.surfaces.rest import events, health, pipelines, problems
+from tailrace.surfaces.rest import events, health, letters, pipelines, problems, tables
 from tailrace.surfaces.rest.access import Door, Guard
 from tailrace.surfaces.rest.shapes import ProblemShown
 
-ROUTERS: tuple[APIRouter, ...] = (health.router, pipelines.router, events.router)
+ROUTERS: tuple[APIRouter, ...] = (
+    health.router,
+    pipelines.router,
+    letters.router,
+    tables.router,
+    events.router,
+)
 
 
 def build(service: Service, *, tokens_required: bool = False, hosts: Iterable[str] = ()) -> FastAPI:
@@ -40,4 +47,18 @@ def routed() -> FastAPI:
         app.include_router(router, prefix="/v1")
         app.include_router(router, include_in_schema=False)
     problems.install(app)
+    app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     return app
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document; errors have a media type of their own."""
+    if app.openapi_schema is None:
+        found = FastAPI.openapi(app)
+        operations = [each for methods in found["paths"].values() for each in methods.values()]
+        for operation in operations:
+            answers = operation["responses"]
+            answers.pop("422", None)  # what is malformed is a problem like any other
+            for each in (answers[code] for code in ("default", "501") if code in answers):
+                each["content"] = {problems.MEDIA_TYPE: next(iter(each["content"].values()))}
+    return app.openapi_schema or {}

@@ -24,7 +24,7 @@ class Health(Answer):
 
 
 class Alive(Answer):
-    status: Literal["ok"] = "ok"
+    status: Literal["ok", "error"] = "ok"
 
 
 class Component(Answer):
@@ -45,7 +45,7 @@ class Ready(Answer):
     pipelines: list[PipelineInfo] | None = None
 
 
-@router.get("/health", response_model=Health, response_model_exclude_none=True)
+@router.get("/health", responses={503: {"model": Health}})
 def health(request: Request, response: Response) -> Health:
     """503 where a pipeline has failed."""
     service, door = _parts(request)
@@ -58,7 +58,7 @@ def health(request: Request, response: Response) -> Health:
     return Health(status=status, pipelines=len(records), failed_pipelines=failed or None)
 
 
-@router.get("/ready", response_model=Ready, response_model_exclude_none=True)
+@router.get("/ready")
 def ready(request: Request) -> Ready:
     """The server takes requests; with its pipelines for whoever may see them. `/readyz` says whether these are well."""
     service, door = _parts(request)
@@ -67,15 +67,16 @@ def ready(request: Request) -> Ready:
     return Ready(pipelines=[PipelineInfo.of(each) for each in _all(service)])
 
 
-@router.get("/healthz")
+@router.get("/healthz", responses={503: {"model": Alive}})
 def healthz(request: Request, response: Response) -> Alive:
     """The process lives, and makes actual what is desired. 503 otherwise."""
-    if not _parts(request)[0].is_alive:
-        response.status_code = HTTPStatus.SERVICE_UNAVAILABLE
-    return Alive()
+    if _parts(request)[0].is_alive:
+        return Alive()
+    response.status_code = HTTPStatus.SERVICE_UNAVAILABLE
+    return Alive(status="error")
 
 
-@router.get("/readyz", response_model=Readiness, response_model_exclude_none=True)
+@router.get("/readyz", responses={503: {"model": Readiness}})
 def readyz(request: Request, response: Response) -> Readiness:
     """503 where a pipeline that should run has failed, is degraded, or has not begun."""
     service, door = _parts(request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ import uvicorn
 
 from tailrace.config.document import read_document
 from tailrace.errors import SetupError, TailraceError, located
+from tailrace.machine import signals
 from tailrace.machine.durable import make_directory, private
 from tailrace.spec import Platform
 from tailrace.supervisor.layout import Layout
@@ -30,7 +32,7 @@ def serve(platform: Platform, files: Sequence[Path], on_ready: Callable[[str], N
     """Blocks. `files` are applied first; `on_ready` is told the address. Raises `serve.running` where a server has the
     data directory, `serve.address` where the address is taken."""
     settings = platform.server
-    with _alone(Layout(platform.data_dir)), _listening(settings.host, settings.port) as line:
+    with _alone(Layout.of(platform)), _listening(settings.host, settings.port) as line:
         service = Service(platform)
         try:
             for file in files:
@@ -46,9 +48,26 @@ def serve(platform: Platform, files: Sequence[Path], on_ready: Callable[[str], N
             )
             host, port = line.getsockname()[:2]
             on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
-            uvicorn.Server(config).run(sockets=[line])
+            server = _Server(config)
+            with signals.answered(server.answer):
+                server.run(sockets=[line])
+                service.close()  # while signals are still heard: the next one ends the wait
         finally:
             service.close()
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to us: uvicorn would die of them before anything is drained."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def answer(self, number: int) -> None:
+        """The first ends the server, which drains; the second ends the process, which loses nothing (Law 7)."""
+        if self.should_exit:
+            os._exit(128 + number)
+        self.should_exit = True
 
 
 def _apply(service: Service, file: Path) -> None:
