@@ -24,6 +24,13 @@ class Recorded(Service):
         self._reconciler._views[view.name] = view
         self._on_view(view)
 
+    def add_many(self, number: int) -> None:
+        """Pipelines `p000`, … that run."""
+        for name in (f"p{n:03}" for n in range(number)):
+            self._documents.put("pipeline", name, document(name), expected_version=0, actor="test", cause="test")
+            self._desires.set(name, "running", actor="test", cause="test")
+            self._reconciler._views[name] = running(name)
+
 
 @contextmanager
 def recorded(folder: Path) -> Iterator[Recorded]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import httpx
 
@@ -70,9 +71,7 @@ def test_it_finds_names_labels_and_states(browser: httpx.Client, service: Record
 
 
 def test_of_very_many_the_first_hundred_are_shown(browser: httpx.Client, service: Recorded) -> None:
-    for number in range(130):
-        service.apply(document(f"p{number:03}"), actor="a")
-        service.show(running(f"p{number:03}"))
+    service.add_many(130)
     service.show(unwell("p129"))
     html = browser.get("/").text
     assert len(rows(html)) == 100 and next(iter(rows(html))) == "p129"
@@ -96,3 +95,12 @@ def test_names_and_texts_are_escaped_and_secrets_blanked(browser: httpx.Client, 
         html = browser.get(path).text
         assert "<script>alert" not in html and "<b>eve" not in html, path
         assert PASSWORD not in html, path
+
+
+def test_nobody_knows_how_far_behind_a_source_that_is_away_is(browser: httpx.Client, service: Recorded) -> None:
+    """Its log has been delivered, and what waits in the database cannot be told."""
+    service.apply(document("shop"), actor="a")
+    view = running("shop")
+    assert view.tap is not None
+    service.show(replace(view, tap=replace(view.tap, state="waiting")))
+    assert 'data-series="lag:shop"></svg>' in rows(browser.get("/").text)["shop"]

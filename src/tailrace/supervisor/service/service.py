@@ -11,9 +11,11 @@ from typing import Any, Literal
 
 from tailrace.changelog import Subscribers
 from tailrace.control.actual import Reason, States, Subject, Transition
+from tailrace.control.audit import Audit
 from tailrace.control.desired import Desires
 from tailrace.control.documents import ABSENT, Documents, Version, content_hash
 from tailrace.control.events import EventPage, Events
+from tailrace.control.tokens import Tokens
 from tailrace.errors import ConfigError, LogError, TailraceError
 from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.inspect.schemas import TableVersions, tables
@@ -276,6 +278,16 @@ class Service:
         known = Subscribers(log).all() if log.is_dir() else []
         owners = ((each.owner, each.offset) for each in known)
         return {owner.sink: offset for owner, offset in owners if owner and owner.pipeline == name and not owner.table}
+
+    # -- who may, and who did ------------------------------------------------------------------------------------
+
+    @property
+    def tokens(self) -> Tokens:
+        return Tokens(self.store)
+
+    @property
+    def audit(self) -> Audit:
+        return Audit(self.store)
 
     # -- inside --------------------------------------------------------------------------------------------------
 

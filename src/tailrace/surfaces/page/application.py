@@ -9,9 +9,10 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from tailrace.surfaces.page import document, login, overview, pipeline
+from tailrace.surfaces.page import admin, contract, document, login, overview, pipeline
 
-ROUTERS: tuple[APIRouter, ...] = (overview.router, pipeline.router, document.router, login.router)
+PARTS = (overview, pipeline, document, admin, contract, login)
+ROUTERS: tuple[APIRouter, ...] = tuple(each.router for each in PARTS)
 
 
 class Static(StaticFiles):

@@ -88,7 +88,7 @@ def edit(request: Request, name: Name, service: Use, caller: Operator) -> Respon
     return render(request, "edit.html", record=record, text=_text(record.content), problem=None, misfits=[])
 
 
-@router.post("/plan")
+@router.post("/document/plan")
 def plan(request: Request, service: Use, caller: Operator, sent: Form) -> Response:
     """What applying a document would change; whoever wants that applies just that."""
     text, name = _sent(sent), sent.get("name", "")
@@ -105,7 +105,7 @@ def plan(request: Request, service: Use, caller: Operator, sent: Form) -> Respon
     return render(request, "plan.html", record=record, plan=PlanShown.of(found), text=text)
 
 
-@router.post("/apply")
+@router.post("/document/apply")
 def apply(service: Use, caller: Operator, sent: Form) -> Response:
     """Apply what a plan said."""
     content = parse_document(_sent(sent), "document").data

@@ -51,6 +51,10 @@ def when(seconds: float | None) -> str:
     )
 
 
+def day(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
+
+
 def short(text: str, most: int = 24) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
@@ -68,6 +72,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "duration": duration,
     "size": size,
     "when": when,
+    "day": day,
     "short": short,
     "marked": marked,
 }

@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Query, Request, Response
 
-from tailrace.control.tokens import Tokens
 from tailrace.surfaces.page.answers import Form, PageRoute, render, see
 from tailrace.surfaces.rest.access import COOKIE
 from tailrace.surfaces.rest.pipelines import Use
@@ -25,7 +24,7 @@ def form(request: Request, next: Annotated[str, Query(max_length=1000)] = "/") -
 def login(request: Request, service: Use, sent: Form) -> Response:
     """The browser forgets the cookie when it ends; the token itself may expire sooner."""
     token, place = sent.get("token", "").strip(), _local(sent.get("next", "/"))
-    if Tokens(service.store).check(token) is None:
+    if service.tokens.check(token) is None:
         return render(request, "login.html", HTTPStatus.UNAUTHORIZED, next=place, refused=True)
     answer = see(place)
     secure = request.url.scheme == "https"

@@ -39,6 +39,18 @@ class PipelineShown:
         return max(known, default=None)
 
     @property
+    def behind_s(self) -> float | None:
+        """How long the oldest change that is known of has waited, in the source or in the log. Where the source cannot
+        be asked, nobody knows that nothing waits there."""
+        if self.ops is None or not self.ops.sinks:
+            return None
+        source = self.ops.source.lag_seconds if self.ops.source and self.ops.source.state == "running" else None
+        sinks = max((each.lag_seconds for each in self.ops.sinks if each.lag_seconds is not None), default=None)
+        if sinks is None or (source is None and sinks == 0):
+            return None
+        return max(sinks, source or 0.0)
+
+    @property
     def newest(self) -> float | None:
         """When the newest change that a sink has was committed."""
         known = [each.last_change_at for each in self.ops.tables if each.last_change_at] if self.ops else []

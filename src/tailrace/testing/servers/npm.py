@@ -17,7 +17,7 @@ from tailrace.machine.cache import cache_directory
 from tailrace.machine.maven import locked, replacing
 
 REGISTRY = "https://registry.npmjs.org"
-"""Unless `$npm_config_registry` says another."""
+"""Unless `$NPM_CONFIG_REGISTRY` says another."""
 _RETRY_AFTER_S = (2, 6)
 _PATIENCE_S = 120
 
@@ -32,7 +32,7 @@ def fetch_npm(name: str, version: str, sha512: str) -> Path:
     with locked("npm"):
         if not target.exists():
             print(f"tailrace: fetching {name} {version} (once) ...", file=sys.stderr, flush=True)
-            registry = os.environ.get("npm_config_registry", REGISTRY).rstrip("/")
+            registry = os.environ.get("NPM_CONFIG_REGISTRY", REGISTRY).rstrip("/")
             _unpack(_checked(_download(f"{registry}/{name}/-/{short}-{version}.tgz"), sha512, name), target)
     return target
 
@@ -45,7 +45,7 @@ def _download(url: str) -> bytes:
                 return content
         except OSError as error:
             if pause is None:
-                hint = "check the network and run the same command again; $npm_config_registry names another registry"
+                hint = "check the network and run the same command again; $NPM_CONFIG_REGISTRY names another registry"
                 message = f"{url} could not be fetched: {error}"
                 raise SetupError("environment.fetch_failed", message, hint=hint) from error
             time.sleep(pause)
