@@ -31,9 +31,14 @@ class Shelf:
         """Every type that `load` knows."""
         return sorted({*self.built_in, *(point.name for point in entry_points(group=self.group))})
 
+    def has(self, name: str) -> bool:
+        """Whether `load` knows the type. Installed packages are looked through only for one that is not built in: that
+        takes milliseconds."""
+        return name in self.built_in or name in self.names()
+
     def check(self, name: str) -> None:
         """Raise `ConfigError` unless `load` knows the type."""
-        if name in self.names():
+        if self.has(name):
             return
         if name in self.later:
             message = f"the {self.kind} type '{name}' is planned and not there yet"

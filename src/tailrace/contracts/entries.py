@@ -37,9 +37,7 @@ class ConnectorEntry(Model):
         if key != "config":
             return super().kind_of(key, data)
         name = data.get("type")
-        return (
-            _model(cls.shelf, name, data.get("config")) if isinstance(name, str) and name in cls.shelf.names() else None
-        )
+        return _model(cls.shelf, name, data.get("config")) if isinstance(name, str) and cls.shelf.has(name) else None
 
     @field_validator("type")
     @classmethod

@@ -12,9 +12,11 @@ from typing import Any, Literal
 from tailrace import telemetry
 from tailrace.changelog import Subscribers
 from tailrace.control.actual import Reason, States, Subject, Transition
+from tailrace.control.audit import Audit
 from tailrace.control.desired import Desires
 from tailrace.control.documents import ABSENT, Documents, Version, content_hash
 from tailrace.control.events import EventPage, Events
+from tailrace.control.tokens import Tokens
 from tailrace.errors import ConfigError, LogError, TailraceError
 from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.inspect.schemas import TableVersions, tables
@@ -208,7 +210,9 @@ class Service:
         wanted = {label: value for label, value in (labels or {}).items() if value is not None}
         present = {label for label, value in (labels or {}).items() if value is None}
         found: list[Version] = []
-        while len(found) < limit and (page := self._documents.list("pipeline", labels=wanted, after=after, limit=limit)):
+        while len(found) < limit and (
+            page := self._documents.list("pipeline", labels=wanted, after=after, limit=limit)
+        ):
             after = page[-1].name
             found += [each for each in page if present <= _labels(each).keys()]
         return [
@@ -284,6 +288,16 @@ class Service:
         known = Subscribers(log).all() if log.is_dir() else []
         owners = ((each.owner, each.offset) for each in known)
         return {owner.sink: offset for owner, offset in owners if owner and owner.pipeline == name and not owner.table}
+
+    # -- who may, and who did ------------------------------------------------------------------------------------
+
+    @property
+    def tokens(self) -> Tokens:
+        return Tokens(self.store)
+
+    @property
+    def audit(self) -> Audit:
+        return Audit(self.store)
 
     # -- inside --------------------------------------------------------------------------------------------------
 

@@ -65,7 +65,7 @@ class Parts:
 
 def state_of(parts: Parts, stalled: Mapping[str, float]) -> tuple[PipelineState, list[Finding]]:
     """The state, and what is the matter, the worst first. `stalled`: for how long sinks have been."""
-    findings = sorted(_findings(parts, stalled), key=lambda each: _WORST.index(each.state))
+    findings = sorted(_findings(parts, stalled), key=lambda each: WORST.index(each.state))
     if parts.refused is not None:
         return parts.refused.state, findings
     if parts.desired != "running":
@@ -98,7 +98,7 @@ class StallWatch:
         return stalled
 
 
-_WORST: tuple[PipelineState, ...] = (
+WORST: tuple[PipelineState, ...] = (
     "failed",
     "degraded",
     "starting",

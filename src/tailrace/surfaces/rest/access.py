@@ -137,8 +137,7 @@ def _careful(send: Send) -> Send:
         (b"cache-control", b"no-store"),
         (
             b"content-security-policy",
-            b"default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'; "
-            b"base-uri 'none'; form-action 'self'",
+            b"default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
         ),
     ]
 

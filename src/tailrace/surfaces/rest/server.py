@@ -18,6 +18,7 @@ from tailrace.machine.durable import make_directory, private
 from tailrace.spec import Platform
 from tailrace.supervisor.layout import Layout
 from tailrace.supervisor.service import Service
+from tailrace.surfaces.page import with_page
 from tailrace.surfaces.rest.app import build
 
 HANG_UP_S = 3
@@ -37,7 +38,7 @@ def serve(platform: Platform, files: Sequence[Path], on_ready: Callable[[str], N
             for file in files:
                 _apply(service, file)
             service.start()
-            app = build(service, tokens_required=settings.tokens_required, hosts=settings.hosts)
+            app = with_page(build(service, tokens_required=settings.tokens_required, hosts=settings.hosts))
             config = uvicorn.Config(
                 app,
                 log_config=None,

@@ -8,6 +8,7 @@ import signal
 import sys
 
 from tailrace.testing.servers import PostgresServer
+from tailrace.testing.servers.chromium import axe, chromium
 from tailrace.testing.servers.kafka import fetch_kafka
 from tailrace.testing.servers.nats import nats_program
 from tailrace.testing.servers.opensearch import fetch_opensearch
@@ -22,6 +23,8 @@ def fetch() -> None:
     nats_program()
     redis_program()
     promtool()
+    chromium()
+    axe()
     for major in MAJORS:
         installation(major).program("postgres")
 
