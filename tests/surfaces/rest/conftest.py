@@ -65,8 +65,11 @@ def client_of(service: Service) -> Iterator[Callable[..., Asking]]:
     """`client_of(token=…, host=…, tokens_required=…, hosts=…)`."""
     with ExitStack() as clients:
 
-        def make(*, token: str | None = None, host: str | None = None, **settings: Any) -> Asking:
-            return clients.enter_context(Asking(build(service, **settings), token=token, host=host))
+        def make(
+            *, token: str | None = None, host: str | None = None, own: str | None = None, **settings: Any
+        ) -> Asking:
+            app = build(service, token=own, **settings)
+            return clients.enter_context(Asking(app, token=token, host=host))
 
         yield make
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tailrace.control.tokens import Scope, Tokens
+from tailrace.errors import SetupError
+from tailrace.spec import Platform
 from tailrace.supervisor.service import Service
+from tailrace.surfaces.rest.server import serve
 from tests.surfaces.rest.conftest import Asking, document
 
 Make = Callable[..., Asking]
@@ -45,6 +49,34 @@ def test_a_token_allows_its_scope(service: Service, client_of: Make, scope: Scop
     }
     assert {name for name, answer in answers.items() if answer.is_success} == may
     assert {answer.status_code for answer in answers.values() if not answer.is_success} <= {403}
+
+
+def test_the_token_that_the_server_was_started_with_may_do_everything(client_of: Make) -> None:
+    client = client_of(tokens_required=True, token="0123456789abcdefghij", own="0123456789abcdefghij")
+    assert client.post("/v1/pipelines", json=document()).is_success
+    assert client.get("/v1/pipelines/shop").json()["changed_by"] == "TAILRACE_TOKEN"
+    assert client.delete("/v1/pipelines/shop").is_success
+    assert client_of(tokens_required=True, token="another", own="0123456789abcdefghij").get("/v1/pipelines").is_error
+
+
+def test_an_open_server_without_a_token_does_not_start(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TAILRACE_TOKEN", raising=False)
+    platform = Platform.from_document(
+        {"data_dir": str(tmp_path / "open"), "server": {"host": "127.0.0.1", "port": 0, "tokens": "always"}}
+    )
+
+    def never(address: str) -> None:
+        raise AssertionError(f"it listens at {address}")
+
+    with pytest.raises(SetupError) as refused:
+        serve(platform, [], never)
+    assert (refused.value.code, "token create" in refused.value.hint) == ("serve.no_token", True)
+    monkeypatch.setenv("TAILRACE_TOKEN", "short")
+    with pytest.raises(SetupError) as weak:
+        serve(platform, [], never)
+    assert weak.value.code == "serve.weak_token"
 
 
 def test_a_revoked_token_is_none(service: Service, client_of: Make) -> None:

@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Query, Request, Response
 
 from tailrace.surfaces.page.answers import Form, PageRoute, render, see
-from tailrace.surfaces.rest.access import COOKIE
-from tailrace.surfaces.rest.pipelines import Use
+from tailrace.surfaces.rest.access import COOKIE, Door
 
 router = APIRouter(route_class=PageRoute)
 
@@ -21,10 +20,11 @@ def form(request: Request, next: Annotated[str, Query(max_length=1000)] = "/") -
 
 
 @router.post("/login")
-def login(request: Request, service: Use, sent: Form) -> Response:
+def login(request: Request, sent: Form) -> Response:
     """The browser forgets the cookie when it ends; the token itself may expire sooner."""
     token, place = sent.get("token", "").strip(), _local(sent.get("next", "/"))
-    if service.tokens.check(token) is None:
+    door: Door = request.app.state.door
+    if door.known(token) is None:
         return render(request, "login.html", HTTPStatus.UNAUTHORIZED, next=place, refused=True)
     answer = see(place)
     secure = request.url.scheme == "https"

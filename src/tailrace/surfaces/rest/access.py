@@ -7,6 +7,8 @@ must come from a page of this server or from no page at all (CSRF).
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -23,6 +25,8 @@ from tailrace.errors import ConfigError
 from tailrace.surfaces.rest.problems import answer
 
 COOKIE = "tailrace_token"
+TOKEN = "TAILRACE_TOKEN"
+"""Environment: a token that may do everything, for servers whose data directory nobody has made tokens in."""
 RANK: dict[Scope, int] = {"view": 0, "operate": 1, "admin": 2}
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 MAX_BODY = 4 << 20
@@ -45,21 +49,31 @@ class Caller:
 LOCAL = Caller("local", "admin", True)
 """Whoever reaches the loopback interface where no token is asked for."""
 
+STARTER = Caller(TOKEN, "admin", True)
+"""Whoever has the token that the server was started with."""
+
 
 class Door:
-    """Lets requests in. `hosts`: the names that this server is called by, besides those of loopback."""
+    """Lets requests in. `hosts`: the names that this server is called by, besides those of loopback. `own`: the token
+    that the server was started with, which may do everything."""
 
-    def __init__(self, tokens: Tokens, *, required: bool, hosts: Iterable[str] = ()) -> None:
-        self._tokens, self._required = tokens, required
+    def __init__(self, tokens: Tokens, *, required: bool, hosts: Iterable[str] = (), own: str | None = None) -> None:
+        self._tokens, self._required, self._own = tokens, required, own
         self._hosts = {"127.0.0.1", "localhost", "::1", *(host.lower() for host in hosts)}
 
     def caller(self, request: Request) -> Caller | None:
         """None: it has no token that is valid, and needs one."""
         clear = _sent(request)
-        token = None if clear is None else self._tokens.check(clear)
-        if token is not None:
-            return _caller(token)
-        return LOCAL if clear is None and not self._required else None
+        if clear is not None:
+            return self.known(clear)
+        return None if self._required else LOCAL
+
+    def known(self, clear: str) -> Caller | None:
+        """Whose token this is, if it is valid."""
+        if self._own is not None and hmac.compare_digest(_digest(clear), _digest(self._own)):
+            return STARTER
+        token = self._tokens.check(clear)
+        return None if token is None else _caller(token)
 
     def refuse(self, request: Request) -> ConfigError | None:
         """Why a request is not even looked at."""
@@ -165,6 +179,11 @@ def _sent(request: Request) -> str | None:
     if kind.lower() == "bearer" and token:
         return token.strip()
     return request.cookies.get(COOKIE)
+
+
+def _digest(clear: str) -> bytes:
+    """Of equal length, whatever was sent."""
+    return hashlib.sha256(clear.encode()).digest()
 
 
 def _caller(token: Token) -> Caller:

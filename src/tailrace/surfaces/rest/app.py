@@ -23,10 +23,13 @@ ROUTERS: tuple[APIRouter, ...] = (
 )
 
 
-def build(service: Service, *, tokens_required: bool = False, hosts: Iterable[str] = ()) -> FastAPI:
-    """The application over a service. `hosts`: what the server is called besides the names of loopback."""
+def build(
+    service: Service, *, tokens_required: bool = False, hosts: Iterable[str] = (), token: str | None = None
+) -> FastAPI:
+    """The application over a service. `hosts`: what the server is called besides the names of loopback. `token`:
+    one that may do everything, besides those of the store."""
     app = routed()
-    door = Door(Tokens(service.store), required=tokens_required, hosts=hosts)
+    door = Door(Tokens(service.store), required=tokens_required, hosts=hosts, own=token)
     app.state.service, app.state.door = service, door
     app.add_middleware(Guard, door=door)
     return app

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,11 +20,13 @@ from tailrace.spec import Platform
 from tailrace.supervisor.layout import Layout
 from tailrace.supervisor.service import Service
 from tailrace.surfaces.page import with_page
+from tailrace.surfaces.rest.access import TOKEN
 from tailrace.surfaces.rest.app import build
 
 HANG_UP_S = 3
 """How long requests that run may go on after the signal. Event streams never end by themselves."""
 BACKLOG = 512
+SHORTEST_TOKEN = 20
 STARTED_BY = "file"
 """The actor of what the start applies."""
 
@@ -35,10 +38,11 @@ def serve(platform: Platform, files: Sequence[Path], on_ready: Callable[[str], N
     with _alone(Layout.of(platform)), _listening(settings.host, settings.port) as line:
         service = Service(platform)
         try:
+            token = _own_token(service) if settings.tokens_required else os.environ.get(TOKEN)
             for file in files:
                 _apply(service, file)
             service.start()
-            app = with_page(build(service, tokens_required=settings.tokens_required, hosts=settings.hosts))
+            app = with_page(build(service, tokens_required=settings.tokens_required, hosts=settings.hosts, token=token))
             config = uvicorn.Config(
                 app,
                 log_config=None,
@@ -76,6 +80,20 @@ def _apply(service: Service, file: Path) -> None:
         service.apply(document.data, actor=STARTED_BY, cause=f"{file.name} at the start")
     except TailraceError as error:
         raise located(error, str(file)) from None
+
+
+def _own_token(service: Service) -> str | None:
+    """That of the environment. Raises `serve.no_token` where nobody could be let in, or everybody soon."""
+    token = os.environ.get(TOKEN)
+    if token is not None and len(token) < SHORTEST_TOKEN:
+        hint = "make one that nobody guesses: openssl rand -hex 32"
+        raise SetupError("serve.weak_token", f"{TOKEN} has fewer than {SHORTEST_TOKEN} characters", hint=hint)
+    now_us = time.time() * 1_000_000
+    valid = (each for each in service.tokens.list() if each.revoked_us is None)
+    if token is None and not any(each.expires_us is None or each.expires_us > now_us for each in valid):
+        hint = f"set {TOKEN} (openssl rand -hex 32 makes one), or: tailrace token create NAME --scope admin"
+        raise SetupError("serve.no_token", "every request needs a token, and there is none", hint=hint, where="server")
+    return token
 
 
 @contextmanager
