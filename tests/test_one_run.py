@@ -108,7 +108,8 @@ def test_what_is_scraped_is_the_status(shop: Scraped) -> None:
     assert found["source_schema_versions", source, "public.items"] == 1
     batches = found["sink_batches_total", *shop.sink]
     assert batches == found["sink_batch_seconds_count", *shop.sink] == found["sink_batch_rows_count", *shop.sink] > 0
-    assert 0 < found["sink_delay_seconds_sum", *shop.sink] / found["sink_delay_seconds_count", *shop.sink] < 120
+    mean = found["sink_delay_seconds_sum", *shop.sink] / found["sink_delay_seconds_count", *shop.sink]
+    assert 0 < mean < status["at"] - status["started"]
     assert status["started"] < found["sink_last_delivery_timestamp_seconds", *shop.sink] <= status["at"]
     assert found["source_lag_bytes", source] == tap["lag_bytes"]
     assert found["source_retained_wal_bytes", source] == tap["held_bytes"] > 0
