@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
+from prometheus_client import CollectorRegistry
 
 from tailrace import __version__
 from tailrace.control.tokens import Tokens
 from tailrace.supervisor.service import Service
+from tailrace.surfaces.metrics import LastStatus
 from tailrace.surfaces.rest import events, health, letters, pipelines, problems, tables
 from tailrace.surfaces.rest.access import Door, Guard
 from tailrace.surfaces.rest.shapes import ProblemShown
@@ -31,6 +33,8 @@ def build(
     app = routed()
     door = Door(Tokens(service.store), required=tokens_required, hosts=hosts, own=token)
     app.state.service, app.state.door = service, door
+    app.state.figures, app.state.registry = LastStatus(), CollectorRegistry()
+    app.state.registry.register(app.state.figures)
     app.add_middleware(Guard, door=door)
     return app
 

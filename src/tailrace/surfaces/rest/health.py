@@ -94,14 +94,10 @@ def readyz(request: Request, response: Response) -> Readiness:
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 def metrics(request: Request, caller: Viewer) -> Response:
     """What Prometheus reads."""
-    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-    from tailrace.surfaces.metrics import LastStatus
-
-    status, registry = LastStatus(), CollectorRegistry()
-    status.keep(_parts(request)[0].status())
-    registry.register(status)
-    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    request.app.state.figures.keep(_parts(request)[0].status())
+    return Response(generate_latest(request.app.state.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 class LogLevel(Answer):
