@@ -56,7 +56,7 @@ def test_what_is_not_known_is_no_number(browser: httpx.Client, service: Recorded
     assert "data-total" not in row and "data-value" not in row
     service.show(running("shop"))
     row = rows(browser.get("/").text)["shop"]
-    assert 'data-total="1200"' in row and 'data-value="0.0"' in row
+    assert 'data-total="1200"' in row and 'data-value="0.1"' in row
 
 
 def test_it_finds_names_labels_and_states(browser: httpx.Client, service: Recorded) -> None:
