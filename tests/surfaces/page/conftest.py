@@ -21,12 +21,12 @@ def service(tmp_path: Path) -> Iterator[Recorded]:
 @pytest.fixture
 def browser(service: Recorded) -> Iterator[httpx.Client]:
     """Whoever reaches the loopback interface."""
-    with listening(service) as address, httpx.Client(base_url=address) as client:
+    with listening(service) as address, httpx.Client(base_url=address, timeout=60) as client:
         yield client
 
 
 @pytest.fixture
 def stranger(service: Recorded) -> Iterator[httpx.Client]:
     """Of a server that wants tokens."""
-    with listening(service, tokens_required=True) as address, httpx.Client(base_url=address) as client:
+    with listening(service, tokens_required=True) as address, httpx.Client(base_url=address, timeout=60) as client:
         yield client

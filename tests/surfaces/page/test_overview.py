@@ -56,7 +56,7 @@ def test_what_is_not_known_is_no_number(browser: httpx.Client, service: Recorded
     assert "data-total" not in row and "data-value" not in row
     service.show(running("shop"))
     row = rows(browser.get("/").text)["shop"]
-    assert 'data-total="1200"' in row and 'data-value="0.0"' in row
+    assert 'data-total="1200"' in row and 'data-value="0.1"' in row
 
 
 def test_it_finds_names_labels_and_states(browser: httpx.Client, service: Recorded) -> None:
@@ -104,3 +104,10 @@ def test_nobody_knows_how_far_behind_a_source_that_is_away_is(browser: httpx.Cli
     assert view.tap is not None
     service.show(replace(view, tap=replace(view.tap, state="waiting")))
     assert 'data-series="lag:shop"></svg>' in rows(browser.get("/").text)["shop"]
+
+
+def test_a_pipeline_that_nobody_has_looked_at_yet_has_pages(browser: httpx.Client, service: Recorded) -> None:
+    service.apply(document("shop"), actor="a")
+    assert "created" in rows(browser.get("/").text)["shop"]
+    html = browser.get("/pipeline/shop").text
+    assert "None of them runs." in html and "resuming…" in html

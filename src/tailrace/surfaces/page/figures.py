@@ -10,6 +10,8 @@ from markupsafe import Markup
 
 UNKNOWN = Markup('<span class="unknown"><span aria-hidden="true">—</span><span class="hidden">not known</span></span>')
 MINUTE, HOUR, DAY = 60, 3600, 86400
+EXACT_S = 9.95
+"""Below, tenths of a second are told."""
 KIB = 1024
 
 
@@ -21,8 +23,11 @@ def duration(seconds: float | None) -> str:
     """The two largest units."""
     if seconds is None:
         return UNKNOWN
+    if seconds < EXACT_S:
+        return f"{seconds:.1f} s"
+    seconds = round(seconds)
     if seconds < MINUTE:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"  # noqa: PLR2004
+        return f"{seconds} s"
     for unit, name, smaller, small in ((DAY, "d", HOUR, "h"), (HOUR, "h", MINUTE, "min"), (MINUTE, "min", 1, "s")):
         if seconds >= unit:
             rest = int(seconds % unit // smaller)
