@@ -110,7 +110,7 @@ def test_a_failure_is_its_last_status(shop: Database, tap: Start) -> None:
     status = failed.status()
     assert (status["state"], status["error"]["code"]) == ("failed", "source.table_missing")
     assert status["error"]["hint"]
-    assert _stderr(failed) == ""
+    assert _events(failed) == ["source.started"], "and no trace of Python's"
 
 
 def test_the_slot_keeps_what_sinks_have_not_delivered(shop: Database, tap: Start) -> None:
@@ -168,7 +168,7 @@ def test_a_log_that_is_no_folder_is_named(shop: Database, tap: Start, tmp_path: 
     failed = tap(shop)
     assert failed.wait() == 1
     assert failed.status()["error"]["code"] == "log.io"
-    assert _stderr(failed) == ""
+    assert _events(failed) == ["source.started"], "and no trace of Python's"
 
 
 def test_at_the_bound_it_pauses_for_a_required_sink(shop: Database, tap: Start) -> None:
@@ -261,6 +261,11 @@ def _assert_captured(db: Database, rows: list[Change]) -> None:
         assert [row["tx_ordinal"] for row in members] == list(range(len(members)))
         assert [row["tx_last"] for row in members] == [False] * (len(members) - 1) + [True]
     assert len({members[0]["tx_id"] for members in transactions}) == len(transactions)
+
+
+def _events(tap: TapProcess) -> list[str]:
+    """What it logged; whatever else is on its standard error is no JSON."""
+    return [json.loads(line)["event"] for line in _stderr(tap).splitlines()]
 
 
 def _stderr(tap: TapProcess) -> str:
