@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+from tailrace.config.problems import DocumentError, Problem
 from tailrace.errors import (
     OF_A_RECORD,
     RETRYABLE,
@@ -83,3 +84,10 @@ def test_what_is_wrong_with_one_record_may_be_set_aside(code: str) -> None:
 )
 def test_everything_else_stops(error: BaseException) -> None:
     assert decide(error) is Action.STOP
+
+
+def test_any_error_can_be_told_its_place() -> None:
+    several = DocumentError([Problem("config.unknown_key", "no", path=path) for path in ("a", "b")])
+    found = located(several, "shop.yaml")
+    assert isinstance(found, DocumentError)
+    assert (found.where, len(found.problems), several.where) == ("shop.yaml", 2, "")

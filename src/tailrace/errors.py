@@ -18,6 +18,7 @@ An error carries a stable `code`, a `hint` that names the way out, and where it 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from enum import Enum
 from typing import Any, ClassVar
 
@@ -120,7 +121,11 @@ def rebuilt(kind: type[TailraceError], fields: Mapping[str, str]) -> TailraceErr
 
 def located(error: TailraceError, where: str) -> TailraceError:
     """The error, with the place it happened at where it names none itself."""
-    return error if error.where else rebuilt(type(error), {**error.as_dict(), "where": where})
+    if error.where:
+        return error
+    found = copy(error)
+    found.where = where
+    return found
 
 
 RETRYABLE = frozenset(

@@ -16,7 +16,7 @@ from tailrace.config.document import read_document
 from tailrace.errors import SetupError, TailraceError, located
 from tailrace.machine import signals
 from tailrace.machine.durable import make_directory, private
-from tailrace.spec import Platform
+from tailrace.spec import Platform, load_pipelines
 from tailrace.supervisor.layout import Layout
 from tailrace.supervisor.service import Service
 from tailrace.surfaces.page import with_page
@@ -39,6 +39,7 @@ def serve(platform: Platform, files: Sequence[Path], on_ready: Callable[[str], N
         service = Service(platform)
         try:
             token = _own_token(service) if settings.tokens_required else os.environ.get(TOKEN)
+            load_pipelines(files)  # what is wrong is told with its lines, for all of them, before anything is changed
             for file in files:
                 _apply(service, file)
             service.start()
