@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -100,7 +101,7 @@ class Channel:
 
     def close(self) -> None:
         """Drop all that is on its way: nothing of a batch may be sent after it was given up."""
-        self.producer.purge(in_queue=True, in_flight=True, blocking=True)
+        heard(lambda: self.producer.purge(in_queue=True, in_flight=True, blocking=True))
         self._hear(0)
 
     def _refuse_fenced(self, error: KafkaError) -> None:
@@ -130,20 +131,37 @@ class Channel:
         self._broken = self._broken or error
 
     def _poll(self) -> None:
-        try:
-            self.producer.poll(_POLL_S)
-        except KafkaException as error:  # the producer gave up, because of a record whose report is still to come
-            self._broken = error.args[0]
+        error = heard(lambda: self.producer.poll(_POLL_S))
+        if error is not None:  # the producer gave up, because of a record whose report is still to come
+            self._broken = error
 
     def _hear(self, seconds: float) -> None:
         """Let a producer that is given up say what it still has to say. That it is broken, as by records that were
-        taken back on their way, it raises, and a SystemError where a report follows in the same call."""
+        taken back on their way, is no news."""
         end = time.monotonic() + seconds
         while True:
-            with suppress(KafkaException, SystemError):
-                self.producer.flush(max(end - time.monotonic(), 0))
+            heard(lambda: self.producer.flush(max(end - time.monotonic(), 0)))
             if not len(self.producer) or time.monotonic() >= end:
                 return
+
+
+def heard(call: Callable[[], object]) -> KafkaError | None:
+    """The error of librdkafka that a call raises, if it does. One that breaks the producer for good is raised from
+    within its reports: as a `KafkaException`, as a `SystemError` where a report follows in the same call, or as the
+    `KafkaError` itself, which Python does not take for an exception, so that only a bare `except` catches it."""
+    try:
+        call()
+    except KafkaException as error:
+        found: KafkaError = error.args[0]
+        return found
+    except SystemError:
+        return None
+    except:  # noqa: E722
+        raised: Any = sys.exc_info()[1]
+        if isinstance(raised, BaseException):
+            raise
+        return cast("KafkaError", raised)
+    return None
 
 
 def place(batch: pa.RecordBatch, row: int) -> str:
