@@ -132,7 +132,7 @@ class RecordCarrier(Carrier):
         return found
 
     def _rerun(self, letter: Letter) -> Rerun:
-        session = SparkSession.active()
+        session = SparkSession.builder.getOrCreate()  # the process's own, in which the source is registered
         options = ReadOptions(str(self._log_path), tasks=1, start=letter.seq, end=letter.seq + 1)
         changes = session.read.format(self._source).options(**options.as_text()).load()
         if self._chain.has_frames:
