@@ -175,21 +175,15 @@ def watch(outage: Outage, end: float, patience_s: float) -> tuple[Memory, int]:
 
 def check_shown(outage: Outage) -> None:
     """Who holds the log, that the slot holds the rest, and that the sink waits."""
-    eventually(lambda: agree(outage), 30, every=0.2, what=outage.victim.output)
     status = outage.status()
     [tap], [sink] = status["taps"], status["sinks"]
     assert sink["error"]["code"] == "sink.unavailable"
     [holder] = tap["holders"]
+    assert holder["name"] == "system/cache"
+    assert holder["rows"] >= sink["lag_rows"] > 0, "a sink reports its place to the log seldom: it may be further"
     assert BOUND / 2 < holder["bytes"] <= outage.log_bytes()
     assert [warning for warning in tap["warnings"] if "the log is full" in warning and "log forget" in warning]
     assert outage.db.slot_position() == tap["durable_lsn"] and tap["held_bytes"] > HELD
-
-
-def agree(outage: Outage) -> bool:
-    """Whether the tap and the sink tell of the same changes: each tells by itself, half a second apart."""
-    status = outage.status()
-    [tap], [sink] = status["taps"], status["sinks"]
-    return [(each["name"], each["rows"]) for each in tap["holders"]] == [("system/cache", sink["lag_rows"])]
 
 
 def delivered(outage: Outage) -> list[tuple[int, str]]:
