@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tailrace.changelog import Awaited
 from tailrace.config import Model
-from tailrace.errors import ConfigError, TailraceError
+from tailrace.errors import ConfigError
 from tailrace.spec import Pipeline, Platform
 from tailrace.supervisor.run.subscriptions import awaited
 from tailrace.supervisor.run.taps import TapProcess
@@ -85,10 +85,6 @@ class Taps:
 
     def status(self) -> dict[str, TapStatus]:
         return {source: tap.status() for source, (_, tap) in self._running.items()}
-
-    def failure(self, source: str) -> TailraceError | None:
-        known = self._running.get(source)
-        return None if known is None else known[1].failure
 
     @property
     def none_left(self) -> bool:

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
@@ -193,7 +191,3 @@ def _caller(token: Token) -> Caller:
 def _name(host: str) -> str:
     """A `Host` without its port."""
     return (urlsplit(f"//{host}").hostname or "").lower()
-
-
-Call = Callable[[Request], Awaitable[Response]]
-UNAUTHORIZED = HTTPStatus.UNAUTHORIZED

@@ -126,14 +126,6 @@ def pipelines(
     return found
 
 
-@router.get("/pipelines/page", response_model=Page[PipelineInfo], include_in_schema=False)
-def page(service: Use, caller: Viewer, limit: Limit = 100, cursor: Cursor = None) -> Page[PipelineInfo]:
-    """A part of them."""
-    found = service.pipelines(after=place_of(cursor, "pipelines", str), limit=limit)
-    following = cursor_of(found[-1].name, "pipelines") if len(found) == limit else None
-    return Page(items=[PipelineInfo.of(each) for each in found], next=following)
-
-
 @router.post("/pipelines", response_model=PipelineInfo, openapi_extra=_BODY)
 def create(content: Document, service: Use, caller: Operator, response: Response) -> PipelineInfo:
     """Make a pipeline and run it. 409 where there is one of its name."""

@@ -102,4 +102,6 @@ def install(app: FastAPI) -> None:
         status = HTTPStatus.INTERNAL_SERVER_ERROR
         detail = f"a fault of Tailrace: {type(error).__name__}"
         problem = {"type": "about:blank", "title": status.phrase, "status": int(status), "detail": detail}
-        return JSONResponse({**problem, "code": "internal", "message": detail, "hint": "please report it"}, status)
+        return JSONResponse(
+            {**problem, "code": "internal", "message": detail, "hint": "please report it"}, status, None, MEDIA_TYPE
+        )
